@@ -1,1 +1,1 @@
-"""``rocattn site``: the history website, asv's pages and our own."""
+"""``rocattn site``: the history website, with our pages and asv's."""

@@ -1,6 +1,6 @@
-"""asv's own pages: published by asv from a cleaned copy of the store; they load their scripts from CDNs.
+"""asv's pages, published by asv from a cleaned copy of the store; they load their scripts from CDNs.
 
-Our pages link to them before they are made: until then, or where there are none, a page says so in their place.
+Our pages link to them before they exist: until then, or if there are none, a placeholder page says so.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 PUBLISH_TIMEOUT_S = 900.0
 MADE = "graphdisplay.js"
-"""A file that every site of asv has, even one without graphs."""
+"""A file that every asv site has, even one without graphs."""
 RECORD = "rocattn.json"
-"""A file beside asv's: what the pages were made from, and what is not on them."""
+"""A file next to asv's: what the pages were made from, and what is missing from them."""
 RESULTS_VERSION = 2
 COLUMNS = {"result", "params", "version", "started_at", "duration", "samples", "profile"}
-"""Columns of asv's result files, besides those of statistics."""
+"""Columns of asv's result files, apart from statistics."""
 SHOWN = {"result", "params", "version", "stats_ci_99_a", "stats_ci_99_b"}
-"""Columns that ``asv publish`` uses; it reads every file more than once, so the copy has no others."""
+"""Columns that ``asv publish`` uses; it reads every file more than once, so the copy has only these."""
 _PLAIN_NAME = re.compile(r"[\w.][\w.+/-]*")
 _BODY_START = "<body>"
 _NAV_START = '<ul class="nav navbar-nav navbar-left">'
@@ -52,10 +52,10 @@ _NAV_START = '<ul class="nav navbar-nav navbar-left">'
 
 @dataclass(slots=True)
 class AsvPages:
-    """What became of asv's pages.
+    """The outcome for asv's pages.
 
     Attributes:
-        published: Whether there are any, or will be; ``reason`` says why not.
+        published: Whether they exist or will; otherwise ``reason`` says why not.
         notes: One line for each omission.
     """
 
@@ -65,17 +65,17 @@ class AsvPages:
 
 
 def publish(store: AsvStore, history: History, out: Path, say: Callable[[str], None] = lambda _: None) -> AsvPages:
-    """Publish a store with ``asv publish``; earlier pages stay if these would be the same.
+    """Publish a store with ``asv publish``; keep earlier pages if new ones would be the same.
 
     Args:
         store: The results; not modified.
-        history: The repository's commits; the graphs follow its branch whatever ``asv.conf.json`` lists.
+        history: The repository's commits; the graphs follow its branch, whatever ``asv.conf.json`` lists.
         out: Folder of the pages (``site/asv``), replaced as a whole.
-        say: Called with one line on what is done.
+        say: Called with one line about what is done.
 
     Raises:
-        RocattnError: When a folder cannot be written, or ``out`` holds files that are not asv's. A failure of asv
-            is not an error: ``reason`` describes it, here and on the page that takes the place of asv's.
+        RocattnError: A folder cannot be written, or ``out`` contains files that are not asv's. A failure of asv is not
+            an error: ``reason`` describes it, also on the placeholder page.
     """
     key = _key(store, history)
     if _is_made(out) and (notes := _notes_of(out, key)) is not None:
@@ -104,28 +104,28 @@ def publish(store: AsvStore, history: History, out: Path, say: Callable[[str], N
 
 
 def hold_place(store: AsvStore, out: Path, staging: StagedFiles) -> None:
-    """Stage a page for links to asv's pages to lead to until `publish` is done, unless there are earlier ones.
+    """Stage a placeholder page for links to asv's pages until `publish` is done, unless there are earlier pages.
 
     Raises:
-        RocattnError: As `publish`.
+        RocattnError: See `publish`.
     """
     if not _is_made(out):
         _write_instead(staging.folder(out), "asv publish is not done yet", store)
 
 
 def remove(out: Path) -> None:
-    """Remove what `publish` or `hold_place` put there, which nothing links to; a folder of others stays."""
+    """Remove the files of `publish` or `hold_place`, which nothing links to; any other folder stays."""
     if (out / RECORD).is_file():
-        old = out.with_name(f".{out.name}.old")  # at once: what is half removed would be nobody's
+        old = out.with_name(f".{out.name}.old")  # in one step: a half-removed folder would not be recognized as ours
         shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(out.rename(old), ignore_errors=True)
 
 
 def _is_made(out: Path) -> bool:
-    """Return whether the folder holds asv's pages, or our page in their place.
+    """Return whether the folder contains asv's pages, or our placeholder page.
 
     Raises:
-        RocattnError: When it holds something else.
+        RocattnError: It contains something else.
     """
     made = (out / MADE).is_file() or (out / RECORD).is_file()
     if not made and out.is_dir() and any(out.iterdir()):
@@ -134,7 +134,7 @@ def _is_made(out: Path) -> bool:
 
 
 def _notes_of(out: Path, key: str) -> list[str] | None:
-    """Return what is not on the pages that were made of ``key``; None if those in the folder were not."""
+    """Return what is missing from the pages made from ``key``; None if the folder's pages were not."""
     try:
         record = json.loads((out / RECORD).read_text())
         return [*record["left out"]] if record["key"] == key and (out / MADE).is_file() else None
@@ -143,7 +143,7 @@ def _notes_of(out: Path, key: str) -> list[str] | None:
 
 
 def _key(store: AsvStore, history: History) -> str:
-    """Return a hash of all that the pages are made from: results, settings, programs, and the commits' order."""
+    """Return a hash of everything that the pages are made from: results, settings, programs, and commit order."""
     results = sorted(path for pattern in ("benchmarks.json*", "*/*.json") for path in store.results_dir.glob(pattern))
     starts = {path.name.partition("-")[0] for path in results}
     lengths = {len(start) for start in starts}
@@ -155,7 +155,7 @@ def _key(store: AsvStore, history: History) -> str:
     digest = hashlib.sha256(json.dumps([version("asv"), _project(store), history.branch, shown, tags]).encode())
     for path in (Path(__file__), *filter(None, [store.config_path]), *results):
         digest.update(f"\0{path.parent.name}/{path.name}\0".encode("utf-8", "surrogateescape"))
-        with suppress(OSError), open_regular(path) as file:  # what cannot be read is not on the pages
+        with suppress(OSError), open_regular(path) as file:  # unreadable files are not on the pages
             digest.update(hashlib.sha256(file.read()).digest())
     return digest.hexdigest()
 
@@ -165,7 +165,7 @@ def _project(store: AsvStore) -> str:
 
 
 def _write_instead(folder: Path, reason: str, store: AsvStore) -> None:
-    """Write the page that takes the place of asv's where there are none."""
+    """Write the placeholder for asv's pages."""
     common = {"project": _project(store), "version": rocattn.__version__, "made": moment(int(time.time() * 1000))}
     links = [{"href": "index.html", "text": "Overview"}]
     page = render(
@@ -196,7 +196,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
         return
     if off_branch := sum(not history.commits[sha].on_branch for sha in staged.commits):
         pages.notes.append(f"{count(off_branch, 'measured commit')} not on {history.branch}: left out of asv's graphs")
-    # A branch whose name could be read as markup or as an option is published as HEAD.
+    # A branch whose name could be interpreted as markup or as an option is published as HEAD.
     branch = history.branch if _PLAIN_NAME.fullmatch(history.branch) else "HEAD"
     pages.reason = _run_publish(_config(store, branch, scratch), scratch)
     if not pages.reason and (odd := _drop_odd_tags(scratch / "html" / "index.json")):
@@ -204,7 +204,7 @@ def _publish(store: AsvStore, history: History, scratch: Path, pages: AsvPages) 
 
 
 def _drop_odd_tags(index: Path) -> int:
-    """Remove tags whose names asv's script would insert into the page as markup; returns how many."""
+    """Remove tags whose names asv's script would insert into the page as markup; return how many."""
     data = json.loads(index.read_text(encoding="utf-8"))
     tags = data.get("tags", {})
     plain = {name: at for name, at in tags.items() if _PLAIN_NAME.fullmatch(name)}
@@ -215,7 +215,7 @@ def _drop_odd_tags(index: Path) -> int:
 
 
 def _config(store: AsvStore, branch: str, scratch: Path) -> Path:
-    """Write asv's configuration for this build: the repository's own, with our paths and its current branch."""
+    """Write asv's configuration for this build: the repository's, with our paths and its current branch."""
     path, repo_root = store.config_path, store.repo_root
     conf = dict(vars(read_config(path))) if path else {"project": repo_root.name}
     beside = path.parent if path else repo_root
@@ -234,9 +234,9 @@ def _config(store: AsvStore, branch: str, scratch: Path) -> Path:
 
 
 def _run_publish(config: Path, scratch: Path) -> str:
-    """Run ``asv publish``; returns why it failed, in one line, or "".
+    """Run ``asv publish``; return why it failed, in one line, or "".
 
-    It runs in a process of its own because asv's step detection, in C++, never ends on some input.
+    It runs in a separate process because asv's step detection, in C++, never ends on some input.
     """
     command = [sys.executable, "-m", "asv", "publish", "--no-pull", "--config", str(config)]
     log = scratch / "printed"
@@ -259,13 +259,13 @@ def _run_publish(config: Path, scratch: Path) -> str:
 
 
 def _link_back(index: Path, project: str, *, left_out: bool) -> None:
-    """Link back to our own pages and to what is left out, and say what asv's pages need."""
+    """Add links to our pages and to the omissions, and a note that asv's pages need JavaScript."""
     page = index.read_text(encoding="utf-8")
     own = f'<a href="../index.html">{{}}{escape(project)}{{}}</a>'
     items = f"<li>{own.format('&larr; ', '')}</li>" + f'<li><a href="{RECORD}">left out</a></li>' * left_out
     page = page.replace(_NAV_START, f"{_NAV_START}\n      {items}", 1)
     without = f"asv's pages need JavaScript, which is off. {own.format('', ' without scripts')} shows the same results."
-    hide = "<style>body > :not(noscript) { display: none !important; }</style>"  # empty frames, one over the other
+    hide = "<style>body > :not(noscript) { display: none !important; }</style>"  # overlapping empty frames
     note = f'<noscript>{hide}<p style="margin: 20px">{without}</p></noscript>'
     page = page.replace(_BODY_START, f"{_BODY_START}\n    {note}", 1)
     index.write_text(page, encoding="utf-8")
@@ -276,7 +276,7 @@ class Staged:
     """Contents of a staged copy.
 
     Attributes:
-        results: How many result files were copied.
+        results: Number of result files copied.
         commits: Their commits.
         notes: One line for each omission or change.
     """
@@ -295,8 +295,8 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
 
     Args:
         store: The store to copy.
-        folder: Where to; created if missing.
-        known: Commits that the repository has. asv fails on others (rebased away, or beyond a shallow clone).
+        folder: The destination; created if missing.
+        known: Commits in the repository. asv fails on others (rebased away, or beyond a shallow clone).
     """
     staged = Staged()
     benchmarks = {k: _plain(v) for k, v in store.benchmarks(staged.notes.append).items() if _well_formed(k, v)}
@@ -332,11 +332,11 @@ def stage(store: AsvStore, folder: Path, known: Collection[str]) -> Staged:
 
 
 def _check(data: dict[str, Any]) -> None:
-    """Check the assumptions of asv's reader, without a second read of the file.
+    """Check the assumptions of asv's reader, without reading the file again.
 
     Raises:
-        ValueError: When asv would fail on it.
-        KeyError: As above.
+        ValueError: asv would fail on the file.
+        KeyError: The same.
     """
     for key in ("params", "requirements", "commit_hash", "date", "python", "env_name"):
         data[key]
@@ -354,7 +354,7 @@ def _check(data: dict[str, Any]) -> None:
 
 
 def _well_formed(name: str, benchmark: dict[str, Any]) -> bool:
-    """Return whether asv's pages can show a benchmark: no markup in names, parameters are lists of strings."""
+    """Return whether asv's pages can show a benchmark: no markup in names, and parameters are lists of strings."""
     params, names = benchmark.get("params", []), benchmark.get("param_names", [])
     return (
         not set(name) & set("<>\"'&")

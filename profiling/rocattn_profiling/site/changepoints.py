@@ -1,11 +1,11 @@
-"""Change points in the history of a benchmark: where its level moved, by how much, and whether that still holds.
+"""Change points in the history of a benchmark: where its level moved, by how much, and whether it later recovered.
 
 The most significant bump (a run of commits against the rest; a step is a run that reaches an end) is searched for
-recursively, as in circular binary segmentation (Olshen et al. 2004). The p-value of the best split is biased by the
-search, so it is calibrated by a sieve bootstrap (Buehlmann 1997): the same search runs over stable series made of this
+recursively, as in circular binary segmentation (Olshen et al. 2004). The search biases the p-value of the best split,
+so it is calibrated by a sieve bootstrap (Buehlmann 1997): the same search runs over stable series, generated from this
 series' residuals with their autocorrelation, and a Gumbel distribution is fitted to the largest values. Outliers are
-winsorised towards a running median first. Optimal partitioning offers further steps, since several can mask each other.
-Each is then judged by the two levels beside it, or by the points near it.
+first winsorized towards a running median. Optimal partitioning proposes further steps, since steps can mask each other.
+Each step is then tested against its two adjacent levels, or the points near it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 State = Literal["new", "confirmed", "recovered"]
-Unsearched = Literal["few", "zero"]  # fewer than `FEWEST` points; values of zero or less have no ratios
+Unsearched = Literal["few", "zero"]  # fewer than `FEWEST` points; values of zero or less, which have no ratios
 CONFIRMED = 5  # points on a level
 SHORTEST = 3  # points of the newest level; one or two are outliers
-FLOOR = 1e-3  # least noise, in logs, assumed even for a constant series
-_CLIP = 2.5  # noise scales from the running median to which an outlier is winsorised
-_FAR = 3.75  # noise scales from both neighbourhoods beyond which a cluster is replaced
+FLOOR = 1e-3  # smallest noise, in logs, assumed even for a constant series
+_CLIP = 2.5  # noise scales from the running median to which outliers are winsorized
+_FAR = 3.75  # noise scales from the points on both sides beyond which a cluster is replaced
 _WINDOW = 2 * CONFIRMED - 1
 LEVEL = 0.007  # significance level of each test
-_KEPT = 10.0  # times the level, at which a change that was told is given up
+_KEPT = 10.0  # times the level: p-value above which a change found earlier is withdrawn
 LEAST = math.log1p(0.01)  # smaller steps are not reported
-FEWEST = CONFIRMED + SHORTEST  # points that a search needs
+FEWEST = CONFIRMED + SHORTEST  # points needed for a search
 _DRAWS, _FEWEST_DRAWS = 200, 60
-_CLEAR = 12.0  # times the level, or its part, beyond which the fewest draws decide
+_CLEAR = 12.0  # factor above or below the level from which on the smallest number of draws decides
 _DRAWN = 60_000  # points in all bootstrap draws: long series get fewer draws
-_PLAIN = 100.0  # t squared that no stable series of independent, winsorised points reaches
-_AROUND = 41  # points whose noise is that of the point in the middle
-_ENDS = 8 * CONFIRMED  # of levels, whose costs are computed at once
+_PLAIN = 100.0  # squared t that no stable series of independent, winsorized points reaches
+_AROUND = 41  # size of the window of points that determines the noise of its middle point
+_ENDS = 8 * CONFIRMED  # ends of levels whose costs are computed at once
 _LATER = np.where(np.tri(_ENDS, _ENDS + 1, -1, dtype=bool), 0.0, np.inf)  # starts too near to an end
 _ROWS = np.arange(CONFIRMED)
-_PRICE = 5.0  # squared, in squared noise scales: the penalty of a level
+_PRICE = 5.0  # its square is the penalty per level, in squared noise scales
 _MOST_CORRELATED = 0.8
 _EULER = 0.5772156649
-_AT_ONCE = 1 << 16  # numbers of one step of a search, which so stay in the processor's cache
+_AT_ONCE = 1 << 16  # numbers per step of a search, so that they stay in the CPU's cache
 _student_t = lru_cache(maxsize=1024)(partial(student_t_quantile, 0.975))
 
 
@@ -61,9 +61,9 @@ class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         index: The most likely first commit on the new level, an index into the series.
-        first, last: The change came with one of these commits (95 %), which include unmeasured ones.
+        first, last: The range of commits that the change came with (95 %), including unmeasured ones.
         ratio, ratio_low, ratio_high: New level over old, with a 95 % interval.
-        state: "new" with fewer than five points on the new level, "recovered" when a later change undid it, else
+        state: "recovered" if a later change undid it, "new" with fewer than five points on the new level, otherwise
             "confirmed".
         points: Number of points on the new level.
     """
@@ -79,7 +79,7 @@ class ChangePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change point with its commits: ``commits`` are the hashes it may have come with, oldest first."""
+    """A change point with its commits: ``commits`` are the hashes that it may have come with, oldest first."""
 
     change: ChangePoint
     commits: list[str]
@@ -87,11 +87,11 @@ class CommitChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShortLevel(NamedTuple):
-    """Two to four points of one line, far from those on both sides.
+    """Two to four points of one line, far from the points on both sides.
 
     Attributes:
-        first, after: Its first commit, and the first one after it.
-        higher: Whether it lies above the points beside it.
+        first, after: Its first commit, and the first commit after it.
+        higher: Whether it is above the adjacent points.
     """
 
     first: str
@@ -120,10 +120,10 @@ def changes_of(
 
     Args:
         series: Points in commit order; failed and missing ones are skipped.
-        boundaries: The first commits of another machine, driver or compiler: levels are not compared across these.
+        boundaries: The first commits with a new machine, driver or compiler: levels are not compared across these.
         level: Significance level of each test.
-        shared: Short levels of the series that other series prove.
-        found: The changes without these, where they are known: nothing is searched again.
+        shared: Short levels of the series that other series confirm.
+        found: The changes without these, if known: then nothing is searched again.
     """
     shas = series.points.shas
     starts = _starts(shas, boundaries)
@@ -144,11 +144,11 @@ def change_points(
     """Return the changes of a series of positive values in commit order.
 
     Args:
-        values: None or NaN where a commit was not measured; a series with a value of zero or less has no ratios.
+        values: One per commit; None or NaN if not measured. A series with a value of zero or less has no ratios.
         boundaries: Indices at which something other than the code changed: levels are not compared across these.
         level: Significance level of each test.
-        shared: Short levels that other series prove: the first index of each, and the first after it.
-        found: The indices of the changes without these, where they are known.
+        shared: Short levels that other series confirm: the first index of each, and the first after it.
+        found: The indices of the changes without these, if known.
     """
     changes: list[ChangePoint] = []
     numbers = np.asarray(values, dtype=float)  # None becomes NaN
@@ -162,10 +162,10 @@ def change_points(
 
 
 def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[ShortLevel]:
-    """Return the runs of points, too few for a level, that are far from those on both sides: noise, if only one is.
+    """Return runs too short for a level that are far from the points on both sides: noise, if only one series has it.
 
     Args:
-        series: As `changes_of` takes it.
+        series: See `changes_of`.
         boundaries: Commits across which levels are not compared.
     """
     shas, values = series.points.shas, series.points.values
@@ -187,10 +187,10 @@ def short_levels(series: Series, boundaries: Collection[str] = ()) -> list[Short
 
 
 def unsearched(series: Series, boundaries: Collection[str] = ()) -> Unsearched | None:
-    """Return why a stored series is not searched, or not all of it; None if all of it is.
+    """Return why a stored series is not searched, or only in part; None if all of it is searched.
 
     Args:
-        series: As `changes_of` takes it.
+        series: See `changes_of`.
         boundaries: Commits across which levels are not compared.
     """
     starts = _starts(series.points.shas, boundaries)
@@ -205,7 +205,7 @@ def _starts(shas: Sequence[str], boundaries: Collection[str]) -> list[int]:
 
 
 def _stretches(values: Array, boundaries: Collection[int]) -> Iterator[NDArray[np.intp]]:
-    """Yield the stretches between boundaries that have enough points, as the indices of the measured commits."""
+    """Yield the stretches between boundaries that have enough points, as indices of the measured commits."""
     edges = sorted({0, len(values), *(index for index in boundaries if 0 < index < len(values))})
     for start, end in itertools.pairwise(edges):
         kept = start + np.flatnonzero(np.isfinite(values[start:end]))
@@ -230,13 +230,13 @@ def _stretch(
     changes = []
     for number, cut in enumerate(cuts):
         start, end = edges[number], edges[number + 2]
-        # Noise of the two adjacent levels only, as the change was judged: a series quiet here may be noisy elsewhere.
+        # Noise of the two adjacent levels only, as in the test of the change: a series may be noisier elsewhere.
         noise = _noise(y[start:end], [cut - start])
         first, last = _interval(y[start:end], cut - start, noise)
         shift = means[number + 1] - means[number]
         error = noise.scale * math.sqrt(noise.inflation * (1 / (cut - start) + 1 / (end - cut)))
         reach = _student_t(end - start - 2) * error
-        # Back at the old level or beyond it: a step up is not open in a series that is now lower than before it.
+        # Recovered at the old level or beyond it: a step up is not open if the series is now lower than before it.
         left = ((later - means[number]) * math.copysign(1.0, shift) for later in means[number + 2 :])
         undone = any(rest <= max(LEAST, 0.2 * abs(shift)) for rest in left)
         changes.append(
@@ -255,7 +255,7 @@ def _stretch(
 
 
 def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, int, Array, list[int]]:
-    """Return where the search begins and ends, the winsorised points between, and the levels' begins among them."""
+    """Return where the search begins and ends, the winsorized points in between, and where levels begin among them."""
     first, body, last = _ends(logs)
     logs, body = logs[first:last], body - first
     y = winsorised(logs[:body])
@@ -264,11 +264,11 @@ def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, in
     doubts: dict[tuple[int, int, int], tuple[float, float]] = {}
     cuts = _pruned(logs[:body], y, offered, level, doubts)
     if cuts and cuts[-1] >= FEWEST:
-        # Later levels must not hide a change that was told before them.
+        # Later levels must not hide a change that was found before them.
         before, _, _, told = _searched(logs[: cuts[-1]], level, whole=False)
         told = [before + cut for cut in told]
         cuts = _pruned(logs[:body], y, sorted({*told, *cuts}), level, doubts, told)
-    if body < len(logs):  # judged by the level before it alone
+    if body < len(logs):  # tested against the level before it only
         longer = np.concatenate([y, logs[body:]])
         if _doubt(logs, longer, cuts[-1] if cuts else 0, body, len(logs))[0] <= level:
             y = longer
@@ -277,7 +277,7 @@ def _searched(logs: Array, level: float, *, whole: bool = True) -> tuple[int, in
 
 
 def _known(logs: Array, cuts: Sequence[int]) -> tuple[int, int, Array, list[int]]:
-    """Return what `_searched` does, given where it found the levels' begins among all points."""
+    """Return the same as `_searched`, given the levels' starts that it found, as indices of all points."""
     first, body, last = _ends(logs)
     y = winsorised(logs[first:body])
     if body in cuts:
@@ -288,8 +288,8 @@ def _known(logs: Array, cuts: Sequence[int]) -> tuple[int, int, Array, list[int]
 def _ends(y: Array) -> tuple[int, int, int]:
     """Return where the search begins and ends, and where the points end that may be a new level.
 
-    A few far points at an end would make every other change pass for noise: no run can leave them out. At the beginning
-    they are set aside, and one or two at the end; three or four at the end may be a level.
+    A few far points at an end would make every other change look like noise, since no run can exclude them. They are
+    set aside at the beginning; at the end, one or two are, while three or four may be a level.
     """
     first, last = 0, len(y)
     while more := _apart(y[first:][::-1]):
@@ -300,14 +300,14 @@ def _ends(y: Array) -> tuple[int, int, int]:
 
 
 def _apart(y: Array) -> int:
-    """Return how many of the last points, fewer than `CONFIRMED`, are all far from those before them; 0 if more are."""
+    """Return how many points at the end, if fewer than `CONFIRMED`, are far from those before them; otherwise 0."""
     ends = y[-_WINDOW - CONFIRMED :].tolist()
     for count in range(1, min(CONFIRMED, len(y) - FEWEST + 1)):
         usual, there = statistics.median(ends[:-count][-_WINDOW:]), statistics.median(ends[-count:])
         before = usual, *ends[-count - 2 : -count]
         nearest = min(abs(own - other) for own in ends[-count:] for other in before)
         if nearest > _FAR * FLOOR and nearest > _FAR * step_scale(rest := y[:-count]):
-            # A first point that is not quite there belongs to them, and not to the level before.
+            # A first point that is nearer to them than to the level before belongs to them.
             nearer = 4 * np.abs(rest - there) < np.abs(rest - usual)
             more = int(np.argmin(nearer[::-1]))
             return count + more if count + more < CONFIRMED else 0
@@ -315,7 +315,7 @@ def _apart(y: Array) -> int:
 
 
 def _cuts(y: Array, start: int, end: int, level: float, known: Collection[int]) -> list[int]:
-    """Return the steps within a segment that are not known: the most significant one, and those on both sides of it."""
+    """Return the steps within a segment that are not yet known: the most significant one, and those on its sides."""
     part = y[start:end]
     if len(part) < FEWEST:
         return []
@@ -329,11 +329,11 @@ def _cuts(y: Array, start: int, end: int, level: float, known: Collection[int]) 
     if not cuts or (new and not is_step()):
         return []
     within = [cut for a, b in itertools.pairwise([start, *cuts, end]) for cut in _cuts(y, a, b, level, known)]
-    return [*new, *within] if new or (within and is_step()) else []  # the test is the costly part
+    return [*new, *within] if new or (within and is_step()) else []  # the test is expensive
 
 
 def _levels(y: Array) -> list[int]:
-    """Return where the levels of the best penalised fit begin (optimal partitioning, Jackson et al. 2005)."""
+    """Return where the levels of the best penalized fit begin (optimal partitioning, Jackson et al. 2005)."""
     count, weights = len(y), 1 / _scales(y) ** 2
     totals, sums, squares = (np.concatenate([[0.0], np.cumsum(weights * y**power)]) for power in range(3))
     best, begins = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=np.intp)
@@ -346,12 +346,12 @@ def _levels(y: Array) -> list[int]:
         costs, weight = (part[: shape[0] * known].reshape(shape) for part in room)
         np.subtract(sums[first:after, None], sums[:known], out=costs)
         np.subtract(totals[first:after, None], totals[:known], out=weight)
-        with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, which is not asked for
+        with np.errstate(divide="ignore", invalid="ignore"):  # starts after an end, whose costs are unused
             np.divide(np.square(costs, out=costs), weight, out=costs)
         np.subtract(squares[first:after, None], squares[:known], out=weight)
         newest = np.subtract(weight, costs, out=costs)[-1].copy()
         costs[:, first + 1 - CONFIRMED :] += _LATER[: after - first, : after - first + 1]
-        for end in range(first, after, CONFIRMED):  # no level begins and ends within these
+        for end in range(first, after, CONFIRMED):  # no level begins and ends within one chunk
             later = min(end + CONFIRMED, after)
             few = costs[end - first : later - first, : later - CONFIRMED] + best[: later - CONFIRMED]
             begins[end:later] = chosen = few.argmin(axis=1)
@@ -365,8 +365,8 @@ def _levels(y: Array) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def _lengths(count: int) -> tuple[NDArray[np.intp], Array]:
-    """Return the lengths of bumps to try, every short one, then in ever coarser steps; and what divides their gain."""
-    # A run must not leave only a point or two at an end: they would be outliers.
+    """Return the lengths of bumps to try (all short ones, then ever coarser steps), and the divisors of their gain."""
+    # A run must not leave just one or two points at an end: they would be outliers.
     lengths, length = [], CONFIRMED
     while length <= count - SHORTEST - CONFIRMED:
         lengths.append(length)
@@ -379,10 +379,10 @@ def _steps(sums: NDArray[np.floating]) -> Array:
     """Return the gains of steps, which reach an end.
 
     Runs shorter than `CONFIRMED` count only at the end, where changes should be reported soon: elsewhere they are
-    clustered outliers. Of a step, the points before and after it are equally surprising runs.
+    clustered outliers. The runs before and after a step are equally significant.
 
     Args:
-        sums: Cumulative sums of the centred points along the first axis, 0 first; one series, or a column each.
+        sums: Cumulative sums of the centered points along the first axis, 0 first; one series, or one per column.
     """
     count = len(sums) - 1
     steps = np.arange(CONFIRMED, count - SHORTEST + 1)
@@ -392,7 +392,7 @@ def _steps(sums: NDArray[np.floating]) -> Array:
 
 
 def _surprise(part: Array) -> tuple[float, int, int]:
-    """Return a series' largest t statistic of a run against the rest, and the run's start and length."""
+    """Return the largest t statistic of a run against the rest of a series, and the run's start and length."""
     count = len(part)
     lengths, weights = _lengths(count)
     centred = part - _sum(part) / count
@@ -414,16 +414,16 @@ def _surprise(part: Array) -> tuple[float, int, int]:
 
 
 def _surprises(columns: Array) -> Array:
-    """Return the largest t statistic of each series, a column each so that memory is read in order."""
+    """Return the largest t statistic of each series, given as columns so that memory is read in order."""
     count = len(columns)
     centred = columns - columns.sum(axis=0) / count
-    sums = np.zeros((count + 1, columns.shape[1]), dtype=np.float32)  # faster, and a draw's noise is far larger
+    sums = np.zeros((count + 1, columns.shape[1]), dtype=np.float32)  # faster; the noise of draws is far larger
     np.cumsum(centred, axis=0, out=sums[1:], dtype=np.float32)
     gains = _steps(sums)
     room = np.empty_like(gains)
     lengths, weights = _lengths(count)
     for length, share in zip(lengths.tolist(), (1 / weights).tolist(), strict=True):
-        # By the run's begin, the largest gain of any length: the maximum of each length would take longer.
+        # Largest gain of any length, per start of the run: a maximum for each length would take longer.
         many = count - SHORTEST - length - CONFIRMED + 1
         gain, most = room[:many], gains[:many]
         np.subtract(sums[CONFIRMED + length : count - SHORTEST + 1], sums[CONFIRMED : CONFIRMED + many], out=gain)
@@ -452,9 +452,9 @@ def _noise(y: Array, cuts: Sequence[int]) -> _Noise:
 
 
 def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | None = None) -> float:
-    """Return the bootstrap p-value of a t statistic under this series' noise; 1 or 0 where that is obvious."""
+    """Return the bootstrap p-value of a t statistic under this series' noise; 1 or 0 if that is obvious."""
     count = len(part)
-    # One in five stable series of independent normal points has a larger one, and more of the correlated series do.
+    # One in five stable series of independent normal points exceeds this, and more of the correlated series do.
     if surprise**2 < max(9.0, 4.2 + 1.8 * math.log(count)):
         return 1.0
     noise = noise or _noise(part, cuts)
@@ -462,7 +462,7 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
         return 0.0
     stable = _stable(noise.residuals.tobytes(), noise.correlation)
     most = max(_FEWEST_DRAWS, min(_DRAWS, _DRAWN // count))
-    for draws in (_FEWEST_DRAWS, most):  # a few decide most tests
+    for draws in (_FEWEST_DRAWS, most):  # a few draws decide most tests
         centre, spread = stable.largest(draws)
         chance = -math.expm1(-math.exp(min(50.0, -(surprise**2 - centre) / spread)))
         if not LEVEL / _CLEAR < chance < LEVEL * _CLEAR:
@@ -472,16 +472,16 @@ def _chance(part: Array, cuts: Sequence[int], surprise: float, noise: _Noise | N
 
 @lru_cache(maxsize=64)
 def _stable(residuals: bytes, correlation: float) -> _Stable:
-    """Return stable series: the same levels are tested again within a longer history, and beside other changes."""
+    """Return stable series; cached, since the same levels are tested again in longer or differently split histories."""
     return _Stable(np.frombuffer(residuals), correlation)
 
 
 class _Stable:
-    """Stable series made of a series' residuals.
+    """Stable series generated from a series' residuals.
 
     Args:
-        residuals: Of the series.
-        correlation: With the point before.
+        residuals: The series' residuals.
+        correlation: Their lag-one autocorrelation.
     """
 
     def __init__(self, residuals: Array, correlation: float) -> None:
@@ -489,16 +489,16 @@ class _Stable:
         self._squares = np.empty(0)
 
     def largest(self, draws: int) -> tuple[float, float]:
-        """Return the Gumbel distribution, as its place and scale, of the largest squared t statistic of so many."""
+        """Return location and scale of the Gumbel distribution of the largest squared t of ``draws`` series."""
         if draws > len(self._squares):
             self._squares = np.concatenate([self._squares, _surprises(self._drawn(len(self._squares), draws)) ** 2])
-        squares = self._squares[:draws]  # of normal maxima, they have a Gumbel tail
+        squares = self._squares[:draws]  # squares of normal maxima have a Gumbel tail
         mean = _sum(squares) / draws
         spread = max(math.sqrt(_sum((squares - mean) ** 2) / draws * 6) / math.pi, 1e-9)
         return mean - _EULER * spread, spread
 
     def _drawn(self, first: int, after: int) -> Array:
-        """Return some of the series, a column each."""
+        """Return some of the series, as columns."""
         drawn = self._residuals.take(_picked(len(self._residuals), first, after))
         if self._correlation:
             drawn[1:] *= math.sqrt(1 - self._correlation**2)
@@ -512,7 +512,7 @@ class _Stable:
 
 @lru_cache(maxsize=256)
 def _picked(count: int, first: int, after: int) -> NDArray[np.int32]:
-    """Return which residuals some of the stable series of a length are made of: deterministic for the same series."""
+    """Return which residuals make up some of the stable series of a length: deterministic for the same series."""
     return np.random.default_rng(count).integers(0, count, size=(after, count))[first:].T.astype(np.int32, order="C")
 
 
@@ -520,10 +520,10 @@ def _pruned(
     raw: Array, y: Array, cuts: list[int], level: float, doubts: dict[tuple[int, int, int], tuple[float, float]],
     told: Collection[int] = (),
 ) -> list[int]:  # fmt: skip
-    """Remove, the least significant first, the cuts that a test of the two adjacent levels does not confirm.
+    """Remove the cuts that a test of the two adjacent levels does not confirm, least significant first.
 
-    Those that were told before go when their own points contradict them, `_KEPT` times the level. ``doubts`` are those
-    of these points that are known, and gets others: removing a cut changes only its neighbours.
+    Cuts found earlier are removed only if their own points contradict them, at `_KEPT` times the level. ``doubts``
+    caches the p-values of tests, since removing a cut changes only the adjacent ones.
     """
     while cuts:
         weakest, at = (level, math.inf), -1
@@ -541,7 +541,7 @@ def _pruned(
 
 def _doubt(raw: Array, y: Array, start: int, cut: int, end: int) -> tuple[float, float]:
     """Return the p-value of the difference between the levels on both sides of a cut, and minus its t statistic."""
-    # Noise farther away, or later, does not decide over a step that the points near it prove.
+    # Noise farther away, or later, must not override a step that the points near it confirm.
     near, far = max(start, cut - _AROUND), min(end, cut + _AROUND)
     chance, surprise = _doubt_within(raw[near:far], y[near:far], cut - near, far == len(y))
     if (near, far) == (start, end):
@@ -552,7 +552,7 @@ def _doubt(raw: Array, y: Array, start: int, cut: int, end: int) -> tuple[float,
 
 
 def _doubt_within(raw: Array, part: Array, cut: int, newest: bool) -> tuple[float, float]:
-    """Return what `_doubt` does of the points given alone."""
+    """Return the same as `_doubt`, for the given points alone."""
     shift, count = _sum(part[cut:]) / (len(part) - cut) - _sum(part[:cut]) / cut, len(part)
     noise = _noise(part, [cut])
     surprise = abs(shift) / (noise.scale * math.sqrt(1 / cut + 1 / (count - cut)))
@@ -564,27 +564,27 @@ def _doubt_within(raw: Array, part: Array, cut: int, newest: bool) -> tuple[floa
 def _are_levels(raw: Array, cut: int, shift: float, newest: bool) -> bool:
     """Return whether each side of a cut has enough points nearer to its own level than to the other.
 
-    Four winsorised outliers and a neighbour can look like a level of `CONFIRMED` points; this rejects that.
+    Four winsorized outliers and an adjacent point can look like a level of `CONFIRMED` points; this rejects that.
 
     Args:
-        raw: The points as measured, before winsorising.
-        cut: The first of the second side.
-        shift: Difference between the sides, after winsorising.
+        raw: The points as measured, before winsorizing.
+        cut: Index of the second side's first point.
+        shift: Difference between the sides, after winsorizing.
         newest: Whether the second side reaches the end of the series.
     """
     before, after, count = _median(raw[:cut]), _median(raw[cut:]), len(raw) - cut
     sign = math.copysign(1.0, shift)
-    # Winsorising understates outliers, so the larger shift counts; at the end, with few points, the smaller one.
+    # Winsorizing understates outliers, so the larger shift counts; at the end, with few points, the smaller one.
     half = (min if newest and count <= CONFIRMED else max)(abs(shift), sign * (after - before)) / 2
     old = int(np.count_nonzero(sign * (after - raw[:cut]) > half))
     new = int(np.count_nonzero(sign * (raw[cut:] - before) > half))
-    # Of three or four points at the end all must fit; from five on one may stray.
+    # With three or four points at the end all must fit; from five on one may stray.
     needed = min(CONFIRMED, count - (count >= CONFIRMED)) if newest else CONFIRMED
     return old >= CONFIRMED and new >= needed
 
 
 def _interval(part: Array, cut: int, noise: _Noise) -> tuple[int, int]:
-    """Return the first and last place of the 95 % credible set of a single cut."""
+    """Return the first and last position in the 95 % credible set of a single cut."""
     places = np.arange(1, len(part))
     sums = np.cumsum(part - part.mean())[:-1]
     gain = sums**2 * len(part) / (places * (len(part) - places))
@@ -596,10 +596,10 @@ def _interval(part: Array, cut: int, noise: _Noise) -> tuple[int, int]:
 
 
 def winsorised(y: Array) -> Array:
-    """Winsorise towards the running median, clusters included; runs of `CONFIRMED` or more may be a level and stay."""
+    """Winsorize towards the running median, clusters included; runs of `CONFIRMED` or more may be a level and stay."""
     count = len(y)
-    # A run of `CONFIRMED` points is the majority of each window around it; a shorter one is not.
-    middle = np.full(count, statistics.median(y[:_WINDOW].tolist()))  # faster than numpy for so few
+    # A run of `CONFIRMED` points is the majority of each window around it; a shorter run is not.
+    middle = np.full(count, statistics.median(y[:_WINDOW].tolist()))  # faster than numpy for few values
     if count > _WINDOW:
         half = _WINDOW // 2
         middle[half : count - half] = _middle(y)
@@ -609,7 +609,7 @@ def winsorised(y: Array) -> Array:
     scale = step_scale(y)
     clipped = np.minimum(np.maximum(y, middle - _CLIP * scale), middle + _CLIP * scale)
     # Clustered outliers raise each other's median, so clipping leaves a bump. A cluster that is far from the points
-    # before and after it, and too short for a level, is replaced by their median.
+    # before and after it, and too short for a level, is replaced by the median of those points.
     side = np.sign(y - clipped)
     for start, end in _runs(side):
         if not 1 < end - start < CONFIRMED or end == count:
@@ -631,7 +631,7 @@ def _runs(side: Array) -> Iterator[tuple[int, int]]:
 
 
 def _sorted_windows(y: Array, length: int) -> Array:
-    """Return the runs of so many points, a row each, every one in order."""
+    """Return all runs of ``length`` points as rows, each sorted."""
     step = y.strides[0]
     windows: Array = np.ndarray((len(y) - length + 1, length), y.dtype, y, 0, (step, step)).copy()
     windows.sort(axis=1)
@@ -639,12 +639,12 @@ def _sorted_windows(y: Array, length: int) -> Array:
 
 
 def _middle(y: Array) -> Array:
-    """Return the running median of `_WINDOW` points, where there are as many."""
+    """Return the running median of `_WINDOW` points, for full windows only."""
     return _sorted_windows(y, _WINDOW)[:, _WINDOW // 2]
 
 
 def _scales(y: Array) -> Array:
-    """Return `step_scale` around each point: one stretch's noise does not decide over another, nor over later data."""
+    """Return `step_scale` around each point, so that noise elsewhere, or later, does not affect it."""
     if len(y) <= _AROUND:
         return np.full(len(y), step_scale(y))
     few = math.ceil(0.9 * (_AROUND - 1))
@@ -656,7 +656,7 @@ def _scales(y: Array) -> Array:
 
 
 def _median(values: Array) -> float:
-    """Return the median; numpy's own takes ten times as long for a few values."""
+    """Return the median; numpy takes ten times as long for a few values."""
     ordered, half = values.copy(), len(values) // 2
     ordered.sort()
     return float((ordered[half] + ordered[-half - 1]) / 2)
@@ -664,7 +664,7 @@ def _median(values: Array) -> float:
 
 def step_scale(y: Array) -> float:
     """Estimate the noise from first differences, which a few changes of level hardly affect."""
-    # The mean absolute difference of normal noise is 1.128 standard deviations. The largest tenth is trimmed.
+    # The mean absolute difference of normal noise is 1.128 standard deviations; the largest tenth is trimmed.
     steps = np.abs(y[1:] - y[:-1])
     steps.sort()
     few = math.ceil(0.9 * len(steps))
@@ -672,5 +672,5 @@ def step_scale(y: Array) -> float:
 
 
 def _sum(values: Array) -> float:
-    """Return the sum; the arrays' own method takes twice as long for a few values."""
+    """Return the sum; the array method takes twice as long for a few values."""
     return float(np.add.reduce(values))

@@ -1,4 +1,4 @@
-"""What changed in the history: change points of every series with causes, states and boundaries, and their feed."""
+"""What changed in the history: the change points of every series, with causes, states, boundaries and a feed."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ if TYPE_CHECKING:
 
 _Value = TypeVar("_Value")
 MANY_LINES, MANY_SHARE, MANY_SUITES = 20, 0.1, 3
-"""Lines, their share of a machine's, and their suites from which a move of all at once may be the machine's."""
+"""Lines, their share of a machine's lines, and their suites from which on a simultaneous move may be the machine's."""
 SHARED = 4
-"""Lines that prove a level too short for one of them."""
+"""Number of lines that confirm a level too short to be confirmed by one."""
 AUDIT = "bench_audit."
-"""Prefix of the benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
+"""Prefix of benchmarks that track properties of machine code: exact numbers, by architecture and kernel."""
 NEITHER = (".track_sgprs", ".track_lds_bytes", ".track_code_bytes")
-"""Numbers of the audit that are neither good nor bad: what they cost shows in waves and cycles."""
+"""Numbers of the audit that are neither good nor bad: their cost shows in waves and cycles."""
 _THRESHOLDS, _FIRST = "regressions_thresholds", "regressions_first_commits"
-_LINES = 16  # series in one task
+_LINES = 16  # series per task
 ATOM = "http://www.w3.org/2005/Atom"
 ENTRIES = 50
 ENTRY_LINES = 20
-"""Lines that an entry lists."""
+"""Lines listed per entry."""
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Searched(NamedTuple):
-    """What one series alone tells: its changes, the levels that are too short to be some, and where it rose from zero.
+    """The result of searching one series alone: changes, levels too short to be changes, and rises from zero.
 
-    ``left_out`` says why it, or a part of it, was not searched.
+    ``left_out`` says why all or part of it was not searched.
     """
 
     changes: list[CommitChange]
@@ -109,21 +109,21 @@ def find_changes(
 
     Args:
         series: The store's series.
-        history: The repository's commits, which give the order of points; those of other branches are left out.
+        history: The repository's commits, which determine the order of points; other branches are left out.
         waived: Returns why a regression is accepted ("" if it is not), given the gate's label, metric and architecture
             and its size: the new cost over the old.
-        run: Calls a function with each series and what belongs to it, as `map` does in this process.
-        accepted: Returns why asv's configuration does not want a regression, given its label and the order of its
-            likeliest commit.
-        limit_of: Returns the share beyond which changes of a label are announced.
-        excused: Returns why each range of commits, the first excluded, cannot have changed a result; "" where it can.
+        run: Calls a function with each series and its arguments, like `map`, possibly in other processes.
+        accepted: Returns why asv's configuration ignores a regression, given its label and the order of its most likely
+            commit.
+        limit_of: Returns the relative change of a label above which it is announced.
+        excused: Returns why each range of commits, the first excluded, cannot have changed a result; "" if it can.
     """
     changes = Changes()
     bounds: dict[str, list[Boundary]] = {}
     order = {sha: info.order for sha, info in history.commits.items() if info.on_branch}
     lined = in_order(series, order)
     starts: list[set[str]] = []
-    begun: dict[tuple[int, str], set[str]] = {}  # of the commits that many series share
+    begun: dict[tuple[int, str], set[str]] = {}  # cache: many series share their commits
     for line in lined:
         where = where_of(line)
         if where not in bounds:
@@ -166,9 +166,9 @@ def find_changes(
 
 
 def _shared(lines: Sequence[Series], short: Sequence[list[ShortLevel]]) -> dict[int, list[ShortLevel]]:
-    """Return the short levels that so many lines of one place have at the same commits that noise does not explain it.
+    """Return the short levels that too many lines of one place have at the same commits for noise to explain.
 
-    One line's two to four far points may be an accident; the same points of several lines are not.
+    Two to four far points on one line may be an accident; the same points on several lines are not.
     """
     beside = Counter(where_of(line) for line in lines)
     points: Counter[str] = Counter()
@@ -183,7 +183,7 @@ def _shared(lines: Sequence[Series], short: Sequence[list[ShortLevel]]) -> dict[
     shared: dict[int, list[ShortLevel]] = {}
     for (where, level), own in found.items():
         expected = beside[where] * total[where] / points[where]
-        # As rare by accident, at any of the places, as a change that the test of one line lets pass.
+        # As unlikely by accident, at any position, as a false change in the test of one line.
         if len(own) >= SHARED and _tail(len(own), expected) <= LEVEL * beside[where] / points[where]:
             for at in own:
                 shared.setdefault(at, []).append(level)
@@ -191,7 +191,7 @@ def _shared(lines: Sequence[Series], short: Sequence[list[ShortLevel]]) -> dict[
 
 
 def _tail(least: int, expected: float) -> float:
-    """Return the probability of so many or more rare events where some are expected (Poisson)."""
+    """Return the probability of at least ``least`` rare events, given the expected number (Poisson)."""
     term, fewer = math.exp(-expected), 0.0
     for number in range(least):
         fewer += term
@@ -200,7 +200,7 @@ def _tail(least: int, expected: float) -> float:
 
 
 def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange, float]]:
-    """Return where a line of zeros rose, which has no ratio, and to which level; outliers of one or two are none."""
+    """Return where a line of zeros rose, which has no ratio, and to which level; one or two outliers do not count."""
     known = [(at, value) for at, value in enumerate(line.points.values.tolist()) if math.isfinite(value)]
     if any(value < 0 for _, value in known):
         return []
@@ -229,9 +229,9 @@ def from_zero(line: Series, starts: Collection[str]) -> list[tuple[CommitChange,
 
 
 def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[CommitCause]:
-    """Group changes by commit, the one that most lines name first.
+    """Group changes by commit, starting with the most likely commit of the most lines.
 
-    A change the same way whose interval holds that commit belongs to it, unless its line has one there already.
+    A change in the same direction whose interval contains that commit belongs to it, unless its line already has one.
     """
     votes = Counter((change.likeliest, change.point.ratio > 1) for change in changes)
     suspected: dict[tuple[str, bool], list[int]] = {}
@@ -262,15 +262,15 @@ def _causes(changes: Sequence[LevelChange], order: Mapping[str, int]) -> list[Co
 def _judged(
     causes: Sequence[CommitCause], series: Sequence[Series], order: Mapping[str, int], excused: Excused
 ) -> list[CommitCause]:  # fmt: skip
-    """Tell events of the machine or environment from causes, and return all, the largest first.
+    """Separate machine and environment events from commits as causes, and return all, largest first.
 
-    A commit that touched nothing that is built or measured cannot be at fault. One that touched code may be, however
-    many unrelated lines moved: that is said beside the regression, and does not close it.
+    A commit that touched nothing that is built or measured cannot be at fault. One that touched code may be, even if
+    many unrelated lines moved: that is noted with the regression, but does not close it.
     """
     announced = [any(change.state in OPEN for change in cause.changes) for cause in causes]
     ranges = [_range(cause, order) for cause in causes]
     reasons = iter(excused([own for own, due in zip(ranges, announced, strict=True) if due]))
-    ends: dict[str, tuple[list[int], list[int]]] = {}  # of each machine: where its lines have first and last values
+    ends: dict[str, tuple[list[int], list[int]]] = {}  # per machine: where its lines have first and last values
     for line in series:
         worked = np.flatnonzero(line.points.values != math.inf)
         for both, at in zip(ends.setdefault(line.machine, ([], [])), (worked[:1], worked[-1:]), strict=True):
@@ -289,7 +289,7 @@ def _judged(
 
 
 def _range(cause: CommitCause, order: Mapping[str, int]) -> tuple[str, str]:
-    """Return the commit before a cause's earliest suspect and its last suspect, by nine tenths of its lines each."""
+    """Return the commit before a cause's earliest suspect, and its last suspect, each by nine tenths of its lines."""
     middle = order[cause.sha]
     least = (len(cause.changes) - 1) // 10
     before = sorted((order[change.since], change.since) for change in cause.changes if change.since)
@@ -308,7 +308,7 @@ def suite_of(benchmark: str) -> str:
 
 
 def _crowd(cause: CommitCause, place: int, ends: Mapping[str, tuple[list[int], list[int]]]) -> str:
-    """Return how many unrelated lines of one machine moved at once; "" if they are not many."""
+    """Return how many unrelated lines of one machine moved at once, in words; "" if not many."""
     for machine, (firsts, lasts) in ends.items():
         own = [change for change in cause.changes if change.where.startswith(f"{machine}, ")]
         suites = len({suite_of(change.benchmark) for change in own})
@@ -319,12 +319,12 @@ def _crowd(cause: CommitCause, place: int, ends: Mapping[str, tuple[list[int], l
 
 
 def rules_of_asv(store: AsvStore, history: History, note: Callable[[str], None]) -> tuple[Accepted, LimitOf]:
-    """Return what tells why a repository's ``asv.conf.json`` accepts a regression, and its limits.
+    """Return functions for why a repository's ``asv.conf.json`` accepts a regression, and for its limits.
 
     Args:
-        store: With the path of the configuration.
+        store: The store, with the path of the configuration.
         history: The repository's commits.
-        note: Called with one line for each entry that cannot be obeyed.
+        note: Called with one line for each entry that cannot be applied.
     """
     if store.config_path is None:
         return nothing_accepted, usual_limit
@@ -351,7 +351,7 @@ def rules_of_asv(store: AsvStore, history: History, note: Callable[[str], None])
 def _entries(
     config: dict[str, Any], key: str, note: Callable[[str], None], read: Callable[[Any], _Value]
 ) -> list[tuple[re.Pattern[str], _Value]]:
-    """Return the entries of one setting by their pattern; those that cannot be read are noted."""
+    """Return the entries of one setting by pattern; note those that cannot be read."""
     table, entries = config.get(key) or {}, []
     for pattern, value in table.items() if isinstance(table, dict) else ():
         try:
@@ -362,11 +362,11 @@ def _entries(
 
 
 def _first_of(store: AsvStore, history: History, name: str | None) -> tuple[str, int | None]:
-    """Return a first commit's name and its place in the history; None without one: nothing is watched.
+    """Return a first commit's name and its order in the history; None without a commit: nothing is watched.
 
     Raises:
-        RevisionError: When the repository does not have it.
-        ValueError: When it is on no branch of this clone.
+        RevisionError: The repository does not have it.
+        ValueError: It is on no branch of this clone.
     """
     if name is None:
         return "", None
@@ -394,7 +394,7 @@ def boundaries(series: Series, order: Mapping[str, int]) -> list[Boundary]:
 
 
 def _starts(shas: Sequence[str], bounds: Sequence[Boundary], order: Mapping[str, int]) -> set[str]:
-    """Return the first measured commit at or after each boundary: a series need not have a point at the boundary."""
+    """Return the first measured commit at or after each boundary: a series may have no point at the boundary."""
     starts = set()
     for boundary in bounds:
         later = (sha for sha in shas if order[sha] >= order[boundary.sha])
@@ -408,7 +408,7 @@ def lower_is_better(series: Series) -> bool | None:
 
 
 def gate_names(series: Series) -> tuple[str, str, str]:
-    """Return the label, metric and architecture by which the gate, and so a waiver, names a series."""
+    """Return the label, metric and architecture that the gate, and thus a waiver, uses for a series."""
     if series.benchmark.startswith(AUDIT):
         return series.params.get("kernel", ""), "audit", series.params.get("arch", "")
     method = series.benchmark.rsplit(".", 1)[-1]
@@ -417,10 +417,10 @@ def gate_names(series: Series) -> tuple[str, str, str]:
 
 
 def in_processes(work: Callable[..., Searched], *columns: Sequence[Any], jobs: int) -> Iterator[Searched]:
-    """Do what `map` does, in so many processes.
+    """Do the same as `map`, in ``jobs`` processes.
 
     Raises:
-        RocattnError: When a process was killed.
+        RocattnError: A process was killed.
     """
     many = len(columns[0])
 
@@ -433,7 +433,7 @@ def in_processes(work: Callable[..., Searched], *columns: Sequence[Any], jobs: i
 
 
 def _search(series: Series, starts: Collection[str]) -> Searched:
-    """Search a series for itself: its points are in commit order, and boundaries begin at ``starts``."""
+    """Search a series on its own: its points are in commit order, and boundaries begin at ``starts``."""
     left_out = unsearched(series, starts)
     rises = from_zero(series, starts) if left_out == "zero" else []
     return Searched(changes_of(series, starts), short_levels(series, starts), left_out, rises)
@@ -442,22 +442,22 @@ def _search(series: Series, starts: Collection[str]) -> Searched:
 def _with_shared(
     series: Series, starts: Collection[str], alone: Searched, levels: Collection[ShortLevel]
 ) -> Searched:  # fmt: skip
-    """Add short levels that other series prove to what a series alone tells."""
+    """Add short levels that other series confirm to the result of one series."""
     return alone._replace(changes=changes_of(series, starts, shared=levels, found=alone.changes))
 
 
 def atom(
     causes: Sequence[CommitCause], history: History, links: Mapping[str, str], made_ms: int, url: str, project: str
 ) -> str:
-    """Return an Atom feed of the newest commits that made lines worse, recovered and waived ones included and marked.
+    """Return an Atom feed of the newest commits that made lines worse, with recovered and waived ones marked.
 
     Args:
         causes: Regressions that were announced at some time, by commit.
         history: The repository's commits.
         links: The page of each commit, by its hash, relative to the feed.
         made_ms: When the site was made; the date of a feed without entries.
-        url: Address of the site; links are relative to the feed without it.
-        project: Whose history it is.
+        url: Address of the site; without it, links are relative to the feed.
+        project: Name of the project.
     """
     order = {cause.sha: history.commits[cause.sha].order for cause in causes}
     newest = sorted(causes, key=lambda cause: -order[cause.sha])[:ENTRIES]
@@ -513,7 +513,7 @@ def _moment(date_ms: int) -> str:
 
 
 def _add(parent: ET.Element, name: str, text: str) -> None:
-    # Subjects and labels may hold any character: those that XML cannot hold are replaced.
+    # Subjects and labels may contain any character: those not allowed in XML are replaced.
     ET.SubElement(parent, f"{{{ATOM}}}{name}").text = _NOT_XML.sub("�", text)
 
 

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from rocattn_profiling.site.site import Site
 
 DOCUMENTS = "docs/index.html"
-"""Front page of the documentation, where `python3 dev.py docs` puts it beside the site."""
+"""Front page of the documentation, which `python3 dev.py docs` puts next to the site."""
 MOST_JOBS = 8
-"""Processes that read, search and lay out: each takes 100 MB, and one alone takes what they find."""
+"""Most processes that read, search and lay out: each takes 100 MB, and a single one collects their results."""
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the site; status 3 when there is nothing to publish."""
+    """Write the site; status 3 if there is nothing to publish."""
     # A long history is a million points without reference cycles: garbage collection took a third of the time.
     gc.disable()
     try:
@@ -74,7 +74,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> int:
-    """Measure the newest commits of the repository into its asv store; status 3 when none has results then."""
+    """Measure the newest commits of the repository into its asv store; status 3 if none has results afterwards."""
     from rocattn_profiling.pages.render import count
     from rocattn_profiling.site.measure import measure_history
 
@@ -90,7 +90,7 @@ def _measure(arguments: argparse.Namespace) -> int:
                 repo, arguments.measure, results=Path(arguments.store) if arguments.store else None,
                 launches=arguments.launches, on_step=on_step, say=say,
             )  # fmt: skip
-        except RocattnError as error:  # what earlier runs stored is published all the same
+        except RocattnError as error:  # earlier results are still published
             say(f"no commit was measured: {error}")
             return NOT_MEASURED
     counts = f"{count(len(done.measured), 'commit')} measured, {len(done.known)} had results"
@@ -134,7 +134,7 @@ def _publish(arguments: argparse.Namespace) -> int:
     report = bench_report.build(records) if records else None
     standing = read_standing(results, repo / "benchmarks" / "pins", GENERATOR, notes.append)
     judged = gate.head.revision if gate else None
-    # asv may take minutes: our pages are in place before it begins, with links to what it will make.
+    # asv may take minutes: our pages are in place before it starts, with links to its future pages.
     no_asv = "--no-asv was given" if arguments.no_asv else "" if series else "the store has no results"
     site = Site(
         series, history, store.machines(), report, gate, asv_pages.AsvPages(published=not no_asv, reason=no_asv), notes,
@@ -144,7 +144,7 @@ def _publish(arguments: argparse.Namespace) -> int:
         commit_url=commit_url(repo, store.commit_url), project=store.project or repo.name,
         documents=DOCUMENTS if (out / DOCUMENTS).is_file() else "",
     )  # fmt: skip
-    gc.freeze()  # what was read stays: only what pages leave is collected
+    gc.freeze()  # the input stays: only garbage from laying out pages is collected
     gc.enable()
     with StagedFiles() as staging, progress("site: pages", 0, brief=True) as shown:
         if not no_asv:
@@ -163,7 +163,7 @@ def _publish(arguments: argparse.Namespace) -> int:
 
 
 def _coverage(arguments: argparse.Namespace, records: list[Record], gate: GateResult | None) -> Coverage:
-    """Return what is on the pages besides the history; results that the user names must be there."""
+    """Return which results other than the history are on the pages; results that the user names must exist."""
     from rocattn_profiling.base.reasons import Coverage, NotCompared
 
     lacking = [
@@ -197,7 +197,7 @@ def _report(site: Site, written: list[Path], coverage: Coverage, *, json: bool) 
     from rocattn_profiling.pages.render import count
 
     asv = site.asv
-    # A file that neither reader accepts is reported once, though each words it differently.
+    # A file that neither reader accepts is reported once, though their messages differ.
     known = {note.partition(": ")[0] for note in site.problems}
     asv.notes = [note for note in asv.notes if note.partition(": ")[0] not in known]
     for note in [*site.problems, *asv.notes]:
@@ -233,7 +233,7 @@ def _fields(change: LevelChange) -> dict[str, Any]:
 
 
 def _unknown_commits(series: list[Series], history: History, repo: Path, store: Path) -> list[str]:
-    """Return a note when no result belongs to a commit of the repository, so that no change can be found."""
+    """Return a note if no result belongs to a commit of the repository, so that no change can be found."""
     from rocattn_profiling.asv.series import commits_of
 
     measured = commits_of(line.points for line in series)
@@ -264,7 +264,7 @@ def _changes(series: list[Series], history: History, store: AsvStore, notes: lis
 
 
 def _counted(shown: Progress) -> Callable[[int, str], None]:
-    """Return a callback for work that reports its own number of steps."""
+    """Return a progress callback for work that reports its total number of steps."""
 
     def step(total: int, what: str) -> None:
         if shown.total != total:
@@ -293,7 +293,7 @@ def _waived(repo: Path, notes: list[str]) -> Waived:
 
 
 def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
-    """Return the report of each baseline below a folder, by the name of its page."""
+    """Return the reports of all baselines below a folder, by the names of their pages."""
     from rocattn_profiling.bench import report as bench_report
     from rocattn_profiling.measure.records import read_records
 
@@ -308,10 +308,10 @@ def _baselines(folder: Path, notes: list[str]) -> dict[str, BenchReport]:
 
 
 def _find_verdict(given: str | None, default: Path, notes: list[str]) -> GateResult | None:
-    """Return the gate's verdict from a file or a folder; a folder without one is noted.
+    """Return the gate's verdict from a file or a folder; note a folder without one.
 
     Raises:
-        RocattnError: When a named file is missing or is not a verdict.
+        RocattnError: A named file is missing or not a verdict.
     """
     from rocattn_profiling.gate.verdict import FILE, read
 

@@ -1,4 +1,4 @@
-"""The commits of the repository: order, date and subject, read from git."""
+"""The commits of the repository, read from git: order, date and subject."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BRANCHES = ("refs/heads", "refs/remotes")
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """One commit; ``order`` counts from the oldest, ``on_branch`` follows first parents from HEAD, as asv does."""
+    """One commit; ``order`` counts from the oldest; ``on_branch`` follows first parents from HEAD, as asv does."""
 
     sha: str
     date_ms: int
@@ -39,9 +39,9 @@ class History:
     """The commits of a repository by sha, and the current branch.
 
     Attributes:
-        branch: The branch's name, or "HEAD" when it is detached.
+        branch: The branch's name, or "HEAD" if detached.
         head: The sha of HEAD.
-        tags: (name, sha) of its tags: versions first, the newest first.
+        tags: (name, sha) of its tags: versions first, newest first.
     """
 
     commits: dict[str, CommitInfo]
@@ -54,7 +54,7 @@ def read_history(repo_root: Path) -> History:
     """Read all commits of a repository.
 
     Raises:
-        RocattnError: When it is not a git repository, has no commit, or git is missing; one line.
+        RocattnError: It is not a git repository, has no commit, or git is missing; one line.
     """
     head = _git(repo_root, "rev-parse", "--verify", "HEAD")
     branch = _git(repo_root, "rev-parse", "--abbrev-ref", "HEAD")
@@ -62,7 +62,7 @@ def read_history(repo_root: Path) -> History:
     plain = ("--no-show-signature", "--encoding=UTF-8")  # independent of log.showSignature and i18n.*
     log = _git(repo_root, "log", "--all", "HEAD", "--date-order", "--reverse", *plain, "--format=%H%x00%at%x00%s")
     commits = {}
-    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may hold other line separators
+    for order, line in enumerate(log.split("\n")):  # not splitlines: a subject may contain other line separators
         sha, date_s, subject = line.split("\0", 2)
         commits[sha] = CommitInfo(sha, int(date_s) * 1000, subject, order, sha in first_parents)
     listed = _git(
@@ -84,7 +84,7 @@ def _git(repo_root: Path, *arguments: str) -> str:
 
 
 def branch_with(repo_root: Path, sha: str, besides: str) -> str:
-    """Return a branch that ends at a commit, or else one that contains it; "" if only branch ``besides`` does."""
+    """Return a branch whose tip is a commit, or else one that contains it; "" if only branch ``besides`` does."""
     for option in ("--points-at", "--contains"):
         try:
             listed = _git(repo_root, "for-each-ref", f"{option}={sha}", "--format=%(refname:lstrip=2)", *_BRANCHES)
@@ -97,11 +97,11 @@ def branch_with(repo_root: Path, sha: str, besides: str) -> str:
 
 
 def with_pull_requests(subject: str, url: str) -> Markup:
-    """Return a commit's subject for a page, "(#12)" being a link to the pull request.
+    """Return a commit's subject for a page, with "(#12)" as a link to the pull request.
 
     Args:
-        subject: The commit's.
-        url: `commit_url` of its repository; links are those of GitHub.
+        subject: The commit's subject.
+        url: `commit_url` of its repository; links are made for GitHub only.
     """
     from markupsafe import Markup, escape
 
@@ -124,6 +124,6 @@ def commit_url(repo_root: Path, configured: str = "") -> str:
         origin = _git(repo_root, "remote", "get-url", "origin")
     except RocattnError:
         return ""
-    # Only owner and name: an address may hold a password.
+    # Only owner and name: an address may contain a password.
     match = _GITHUB.fullmatch(origin)
     return f"https://github.com/{match[1]}/{match[2]}/commit/" if match else ""

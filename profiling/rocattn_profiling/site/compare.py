@@ -1,4 +1,4 @@
-"""The page that compares two commits line by line, and holds the values of many for its script to compare others."""
+"""The page that compares two commits line by line, with the values of many others for its script."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 VALUES = 300_000
-"""Values that the page holds, about 15 bytes each: of as many commits as that allows."""
+"""Most values on the page, about 15 bytes each; this limits the number of commits."""
 ROWS = 200
-"""Lines that its table shows, the largest difference first."""
+"""Lines in its table, largest difference first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedLine:
-    """One row: a line at both commits as text; ``tone`` is "good" or "bad" where the intervals are apart, else ""."""
+    """One row: a line at both commits as text; ``tone`` is "good" or "bad" if the intervals do not overlap, else ""."""
 
     label: str
     where: str
@@ -51,11 +51,11 @@ class ComparePage:
     """Everything ``compare.html.j2`` shows.
 
     Attributes:
-        old, new: The compared commits, as they are named in addresses.
-        old_name, new_name: The same for people: tag or hash, date and subject.
-        rows: The lines that differ most, of ``lines``, of which ``apart`` lie outside the other commit's interval, and
-            ``unknown`` have no interval.
-        commits: How many commits the page holds, of ``measured``.
+        old, new: The compared commits, as named in addresses.
+        old_name, new_name: Their readable names: tag or hash, date and subject.
+        rows: The lines that differ most, out of ``lines``, of which ``apart`` are outside the other commit's interval
+            and ``unknown`` have no interval.
+        commits: Number of commits on the page, out of ``measured``.
         island: Their values as JSON, for the script.
     """
 
@@ -73,7 +73,7 @@ class ComparePage:
 
 
 class CommitPair(NamedTuple):
-    """Two commits to compare, how many values each measured one has, and the releases among these, newest first."""
+    """Two commits to compare, the number of values per measured commit, and the releases among those, newest first."""
 
     old: str
     new: str
@@ -82,14 +82,14 @@ class CommitPair(NamedTuple):
 
 
 def compared_commits(lines: Sequence[HistoryLine], around: Around) -> CommitPair | None:
-    """Choose the newest commit of the branch and the last release, or else the one measured before it.
+    """Choose the newest commit of the branch and the last release, or else the commit measured before it.
 
     Args:
         lines: Every line of the site.
         around: The site's commits and tags.
 
     Returns:
-        None where no line has values at two commits of the branch.
+        None if no line has values at two commits of the branch.
     """
     commits = around.commits
     values = _measured(lines, commits)
@@ -158,8 +158,8 @@ def compare_page(
 
 
 def _measured(lines: Sequence[HistoryLine], commits: Container[str]) -> Counter[str]:
-    """Return how many lines have a value that ratios can be taken of at each commit."""
-    beside: dict[int, list[Points]] = {}  # series that were measured together share their commits
+    """Return, per commit, how many lines have a value that can be part of a ratio."""
+    beside: dict[int, list[Points]] = {}  # series measured together share their commits
     for line in lines:
         beside.setdefault(id(line.points.shas), []).append(line.points)
     values: Counter[str] = Counter()
@@ -170,7 +170,7 @@ def _measured(lines: Sequence[HistoryLine], commits: Container[str]) -> Counter[
 
 
 def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Iterable[str]) -> tuple[str, str] | None:
-    """Choose two commits that have lines in common, of those measured at the newer one half; None if there are none."""
+    """Choose two commits that share at least half of the lines measured at the newer one; None if there are none."""
     place = {sha: at for at, sha in enumerate(measured)}
 
     places = once_for_commits(lambda points: np.array([place.get(sha, -1) for sha in points.shas], dtype=np.intp))
@@ -180,7 +180,7 @@ def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Itera
         return own[own >= 0]
 
     new = max((int(own[-1]) for own in map(known, lines) if len(own) > 1), default=0)
-    shared = np.zeros(len(measured), dtype=np.intp)  # at each commit: lines that the newest one has, too
+    shared = np.zeros(len(measured), dtype=np.intp)  # per commit: lines that the newest one also has
     for own in map(known, lines):
         if own[-1:].tolist() == [new]:
             shared[own[:-1]] += 1
@@ -191,7 +191,7 @@ def _pair(lines: Sequence[HistoryLine], measured: Sequence[str], releases: Itera
 
 
 def _releases(measured: Sequence[CommitInfo], around: Around) -> dict[str, str]:
-    """Return the measured commits at tags, or last before them, the newest first; tags after them all have none."""
+    """Return the measured commits at tags, or the last ones before them, newest first."""
     orders = [info.order for info in measured]
     exact: dict[int, str] = {}
     near: dict[int, str] = {}
@@ -207,7 +207,7 @@ def _releases(measured: Sequence[CommitInfo], around: Around) -> dict[str, str]:
 
 
 def _packed(values: Array, lows: Array, highs: Array) -> Iterator[str]:
-    """Yield points as the script reads them: 5 digits, and how far intervals reach to each side, in 0.01 %."""
+    """Yield points in the script's format: 5 digits, and how far intervals extend to each side, in 0.01 %."""
     between = (lows > 0) & (highs > 0)
     with np.errstate(over="ignore", invalid="ignore"):
         ends = [np.rint(10_000 * np.minimum(np.where(between, own, 0.0) / values, 1e9)) for own in (lows, highs)]
@@ -216,14 +216,14 @@ def _packed(values: Array, lows: Array, highs: Array) -> Iterator[str]:
 
 
 def _interval(point: Point) -> tuple[float, float] | None:
-    """Return a point's interval; None where it has none that ratios can be taken of."""
+    """Return a point's interval; None if it has none that can be part of a ratio."""
     return (
         None if point.low is None or point.high is None or min(point.low, point.high) <= 0 else (point.low, point.high)
     )
 
 
 def _span(old: Point, new: Point) -> tuple[float, float] | None:
-    """Return the least and the largest ratio of two points by their intervals; None where one has none."""
+    """Return the smallest and largest ratio of two points by their intervals; None if one has none."""
     was, now = _interval(old), _interval(new)
     return (now[0] / was[1], now[1] / was[0]) if was and now else None
 
@@ -242,5 +242,5 @@ def _row(line: HistoryLine, home: str, old: Point, new: Point) -> ComparedLine:
 def _island(data: object) -> Markup:
     from markupsafe import Markup
 
-    # In a script element only "<" could end it; a lone surrogate is escaped, too.
+    # Only "<" could end a script element; lone surrogates are escaped too.
     return Markup(json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"))  # noqa: S704 - nothing ends the element

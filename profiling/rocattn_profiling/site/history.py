@@ -1,4 +1,4 @@
-"""Views of the history pages: one for each family of benchmarks, and one for each GPU kernel."""
+"""Views of the history pages: one per family of benchmarks, and one per GPU kernel."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 TABLE_CELLS, TABLE_COLUMNS, TABLE_ROWS = 4000, 40, 200
 LINES = 300
-"""Lines drawn on one page; those with an open change come first."""
+"""Most lines drawn per page; lines with an open change come first."""
 SPARK_POINTS = 80
 FEW_PAGES, DEEPEST = 4, 8
-"""Benchmarks from which a module or class is a branch of the tree, and levels of it."""
+"""Benchmarks from which on a module or class is a branch of the tree, and the tree's maximum depth."""
 LARGEST = 99.0
 CSV_VALUES = 1_000_000
-"""Values of all benchmarks beyond which they are not written as CSV: 130 bytes each."""
+"""Values of all benchmarks above which no CSV is written: 130 bytes each."""
 _MOST_CELL = 1000  # characters
 _BENCH = re.compile(r"(bench\.\w+)\.(\w+)")
 TITLES = {
@@ -62,7 +62,7 @@ TITLES = {
     "code_bytes": "Machine code",
     "hot_loop": "Issue cycles of the hot loop for 1e6 FLOP",
 }
-"""Tracked numbers, in the order of the page; others follow under their own name."""
+"""Titles of tracked numbers, in the page's order; others follow under their own names."""
 
 
 @dataclass(slots=True)
@@ -82,10 +82,10 @@ class LatestPoint:
 
     Attributes:
         previous, first: Change from the previous and from the first point.
-        direction: "up" or "down" when the intervals of the newest and the previous point do not overlap, else "". A
+        direction: "up" or "down" if the intervals of the newest and the previous point do not overlap, else "". A
             hint, not a verdict: intervals within a run do not include the variation between runs.
         worse: Whether that direction is a regression; False for numbers that are neither good nor bad.
-        anchor: The line's.
+        anchor: The line's anchor.
     """
 
     name: str
@@ -101,7 +101,7 @@ class LatestPoint:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One small chart, until it is on its page, with its newest values as text; links lead to ``anchor``."""
+    """One small chart, kept until its page is written, with its newest values as text; links lead to ``anchor``."""
 
     label: str
     machine: str
@@ -126,17 +126,17 @@ class HistoryPage:
     """Everything ``history.html.j2`` shows.
 
     Attributes:
-        title: What the suite calls it, else its name.
+        title: The suite's pretty name, or else its name.
         benchmark: Its name in asv's pages.
-        overview, overview_narrow: Charts of all lines, until they are on the page.
-        against: Charts of machines and environments against one of them, wide and narrow; None where none share lines.
+        overview, overview_narrow: Charts of all lines, kept until the page is written.
+        against: Charts of machines and environments against one of them, wide and narrow; None if none share lines.
         sparks: (name, points of a sparkline) of the geometric mean over combinations.
-        lines: Number of lines, of ``combinations`` in ``places``; ``left_out`` of them are not drawn.
+        lines: Number of lines, from ``combinations`` in ``places``; ``left_out`` of them are not drawn.
         changes: Change points of its lines, newest first.
         boundaries: Commits across which levels are not compared.
         commits: Number of commits drawn; ``thinned`` if some lines have fewer points than that.
-        range: The commits of the charts for the script: "name in addresses,date" with spaces between.
-        better: "lower", "higher" for rates, "" where lines are of both kinds or of neither.
+        range: The charts' commits for the script: "name in addresses,date", separated by spaces.
+        better: "lower", "higher" for rates, "" if lines are of both kinds or of neither.
         columns, rows: The newest values as a table; columns have a short and a full name.
     """
 
@@ -175,7 +175,7 @@ class HistoryPage:
 
     @property
     def compares(self) -> bool:
-        """Whether its lines are of several backends."""
+        """Whether its lines belong to several backends."""
         return len(self.sparks) > 1
 
     @property
@@ -184,7 +184,7 @@ class HistoryPage:
         return self.overview is not None and any(mark.title for line in self.overview.lines for mark in line.marks)
 
     def without_charts(self) -> HistoryPage:
-        """Return what the front page shows of it: all charts of a thousand benchmarks would fill a gigabyte."""
+        """Return the part that the front page needs: the charts of a thousand benchmarks would take a gigabyte."""
         panels = [replace(panel, chart=None) for panel in self.panels]
         return replace(self, overview=None, overview_narrow=None, against=None, panels=panels, rows=[])
 
@@ -199,7 +199,7 @@ class HistoryPage:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A module or class with its benchmarks, and the modules and classes in it."""
+    """A module or class with its benchmarks and its inner modules and classes."""
 
     name: str
     pages: list[HistoryPage]
@@ -212,7 +212,7 @@ class Branch:
 
 
 def tree_of(pages: Sequence[HistoryPage], path: tuple[str, ...] = ()) -> Branch:
-    """Return pages as a tree by the parts of their names; what would hold few is part of the branch above it."""
+    """Return pages as a tree by the parts of their names; branches with few pages are merged into the one above."""
     own: list[HistoryPage] = []
     below: dict[str, list[HistoryPage]] = {}
     for page in pages:
@@ -244,14 +244,14 @@ def families(
 
 
 def _grid_of(line: Series) -> tuple[str, str] | None:
-    """Return the grid and backend of a series of `rocattn bench`; None for any other, whatever its module's name."""
+    """Return the grid and backend of a series from `rocattn bench`; None for others, whatever their module's name."""
     match = _BENCH.fullmatch(line.benchmark) if line.params.keys() == {"config"} else None
     return (match[1], match[2].replace("_", "-")) if match else None
 
 
 def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[LevelChange]]) -> list[HistoryLine]:
-    """Name each series of a page by what tells it apart from the others: backend, parameters, environment, machine."""
-    values: dict[str, dict[str, set[str]]] = {}  # of each parameter: readable -> as asv has them
+    """Name each series of a page by what distinguishes it: backend, parameters, environment, machine."""
+    values: dict[str, dict[str, set[str]]] = {}  # per parameter: readable value -> values in asv's form
     environments: dict[str, set[str]] = {}
     for line in family:
         environments.setdefault(line.machine, set()).add(line.env_name)
@@ -261,7 +261,7 @@ def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[L
     lines: list[HistoryLine] = []
     apart_by: list[dict[str, str]] = []
     for line in family:
-        # '1' and 1 read alike, and are two.
+        # '1' and 1 look the same, but are two values.
         exact = dict(zip(line.params, line.arguments, strict=True))
         params = {key: value if len(values[key][value]) == 1 else exact[key] for key, value in line.params.items()}
         grid = _grid_of(line)
@@ -296,7 +296,7 @@ def _lines_of(family: Sequence[Series], changes: Mapping[tuple[str, str], list[L
 
 
 def drawn_lines(family: Family) -> list[int]:
-    """Return which lines are on a family's page; those with an open change come first."""
+    """Return which lines are drawn on a family's page; lines with an open change come first."""
     order = sorted(range(len(family.lines)), key=lambda at: not any(change.open for change in family.lines[at].changes))
     return sorted(order[:LINES])
 
@@ -306,7 +306,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
 
     Args:
         family: Its lines.
-        around: The site's commits, boundaries and colours.
+        around: The site's commits, boundaries and colors.
     """
     commits = around.commits
     shas = order_commits(commits_of(line.points for line in family.lines), commits)
@@ -362,7 +362,7 @@ def history_page(family: Family, around: Around) -> HistoryPage:
 
 
 def values_csv(family: Family) -> str:
-    """Return a family's values as CSV: a row for each line and commit; no value where it failed."""
+    """Return a family's values as CSV: a row per line and commit, without a value if it failed."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("benchmark", "where", "commit", "date", "value", "low", "high", "unit"))
@@ -375,7 +375,7 @@ def values_csv(family: Family) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a stranger's text so that no spreadsheet takes it for a formula, nor a terminal for a command."""
+    """Return untrusted text, made safe: not a formula in a spreadsheet, and no control sequences for a terminal."""
     text = plain(text, _MOST_CELL)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
@@ -386,14 +386,14 @@ def panel_anchor(label: str, machine: str) -> str:
 
 
 def in_commit_order(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> list[Series]:
-    """Return the series with their points in the order of `order_commits`, as all pages need them."""
+    """Return the series with their points in the order of `order_commits`, as required by all pages."""
     listed = list(series)
     ordered = order_commits(commits_of(line.points for line in listed), commits)
     return in_order(listed, {sha: at for at, sha in enumerate(ordered)})
 
 
 def order_commits(dates: Mapping[str, int], commits: Mapping[str, CommitInfo]) -> list[str]:
-    """Return the shas, oldest first: commits that git does not know by date, then the others in git's order."""
+    """Return the shas, oldest first: commits unknown to git by date, then the others in git's order."""
     return sorted(dates, key=lambda sha: (sha in commits, commits[sha].order if sha in commits else dates[sha], sha))
 
 
@@ -430,7 +430,7 @@ def entry_of(line: HistoryLine) -> LatestPoint:
 
 
 def direction_of(last: Point | None, before: Point | None) -> str:
-    """Return "up" or "down" when the intervals of two points do not overlap, else ""."""
+    """Return "up" or "down" if the intervals of two points do not overlap, else ""."""
     if last is None or before is None or last.low is None or last.high is None:
         return ""
     if before.low is None or before.high is None:
@@ -489,7 +489,7 @@ class KernelPage:
     Attributes:
         name: The kernel and its variant.
         archs: Its architectures.
-        panels: A chart for each number, with a line for each architecture.
+        panels: One chart per number, with one line per architecture.
         rows: (number, newest value by architecture).
         changes: Change points of its numbers, newest first.
         commits: Number of audited commits.
@@ -516,8 +516,8 @@ def kernel_pages(
     """Lay out a page for each kernel in the store; results from several machines share one page.
 
     Args:
-        series: Every history line; only those of the audit are used.
-        around: The site's commits; here architectures have colours.
+        series: Every history line; only the audit's lines are used.
+        around: The site's commits; here colors stand for architectures.
         changes: Change points by label and place.
     """
     kernels: dict[str, dict[str, dict[str, HistoryLine]]] = {}

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value", float, "Array")
 PAGE_BENDS, PAGE_DOTS = 24_000, 1800
-"""Limits on the points of lines, and on the dots with tooltips, of all charts of a page."""
+"""Limits on the points of lines, and on the dots with tooltips, for all charts on a page."""
 CHART_BENDS, CHART_DOTS = 6000, 600
 """The same for one chart of all lines."""
 OVERVIEW_BANDS = 12
 LONG_RUN = 12
-"""Characters of a name beyond which what tells no lines apart is left out."""
+"""Length of a name from which on parts that do not distinguish lines are left out."""
 MANY = 60
 """With more commits than this, dots would touch."""
 
@@ -53,10 +53,10 @@ MANY = 60
 class HistoryLine:
     """The history of one combination of parameters, such as a backend and a config.
 
-    ``name`` tells it apart from the other lines of its panel, "" if it is the only one; ``full_name`` and the
-    shortened ``short_name`` from all others of its page, where it is drawn in ``style``. ``machine`` includes the
-    environment where a page has several. ``label`` and ``where`` identify the series, and ``lower_is_better`` is as
-    in `LevelChange`.
+    ``name`` distinguishes it from the other lines of its panel and is "" if it is the only one. ``full_name`` and the
+    shortened ``short_name`` distinguish it from all others on its page, where it is drawn in ``style``. ``machine``
+    includes the environment if a page has several. ``label`` and ``where`` identify the series; for
+    ``lower_is_better`` see `LevelChange`.
     """
 
     panel: str
@@ -84,7 +84,7 @@ class Around:
 
     Attributes:
         commits: The repository's commits by sha; unknown ones are shown before them, by date.
-        backends: Line names in the site's order, so that a name has the same colour on every page.
+        backends: Line names in the site's order, so that a name has the same color on every page.
         boundaries: Commits at which something other than the code changed.
         pages: The page of each measured commit, relative to the charts' pages.
         tags: (name, sha) of the repository's tags, the first to label first.
@@ -97,24 +97,24 @@ class Around:
     tags: Sequence[tuple[str, str]] = ()
 
     def short(self, sha: str) -> str:
-        """Return a commit's name in anchors and addresses: that of its page."""
+        """Return a commit's name in anchors and addresses, which is its page's name."""
         return self.pages[sha].rpartition("/")[2].removesuffix(".html") if sha in self.pages else sha
 
 
 def relative(line: HistoryLine, place: CommitPlaces) -> Array:
-    """Return a line's values relative to its first, one for each commit; NaN where there is none."""
+    """Return a line's values relative to its first, one per commit; NaN if there is no value."""
     values = place.along(line.points)
     first = values[np.isfinite(values) & (values != 0)][:1]
     return against(values, first.item()) if len(first) else np.full(len(place), math.nan)
 
 
 def against(new: Value, old: float) -> Value:
-    """Return the ratio of a value to a nonzero one; for a negative ``old``, a decrease still gives less than 1."""
+    """Return the ratio of a value to a nonzero one; a decrease gives less than 1 even for a negative ``old``."""
     return new / old if old > 0 else 2 - new / old
 
 
 def geometric_means(rows: Array) -> Array:
-    """Return the geometric mean of the positive values of each column; NaN where there are none."""
+    """Return the geometric mean of the positive values in each column; NaN if there are none."""
     positive = rows > 0
     counts = positive.sum(axis=0)
     logs = np.log(np.where(positive, rows, 1.0)).sum(axis=0)
@@ -122,15 +122,15 @@ def geometric_means(rows: Array) -> Array:
 
 
 def better_of(lines: Iterable[HistoryLine]) -> str:
-    """Return which values are better: "lower", "higher" for rates, "" where lines are of both kinds or of neither."""
+    """Return which values are better: "lower", "higher" for rates, "" if lines are of both kinds or of neither."""
     kinds = {line.lower_is_better for line in lines}
     return "lower" if kinds == {True} else "higher" if kinds == {False} else ""
 
 
 def shortened(texts: Sequence[str]) -> list[str]:
-    """Return texts with the long runs replaced by "…" that tell none of them apart; different ones stay different."""
+    """Return texts with long runs common to all replaced by "…"; different texts stay different."""
     tokens = {text: re.findall(r"\w+|\W", text) for text in texts}
-    after: dict[tuple[str, ...], set[str]] = {}  # of each beginning: what follows it
+    after: dict[tuple[str, ...], set[str]] = {}  # beginning -> what follows it
     for parts in tokens.values():
         for at, token in enumerate([*parts, ""]):
             after.setdefault(tuple(parts[:at]), set()).add(token)
@@ -148,7 +148,7 @@ def shortened(texts: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """An entry of a page's legend; ``anchor`` and ``place`` are its line's, "" where it stands for several."""
+    """An entry of a page's legend; ``anchor`` and ``place`` are its line's, or "" if it stands for several lines."""
 
     name: str
     full_name: str
@@ -160,8 +160,8 @@ class Key:
 def styled(lines: Sequence[HistoryLine], backends: Sequence[str]) -> tuple[list[HistoryLine], list[Key]]:
     """Return the lines of a page with their styles, and the page's legend.
 
-    A line has its backend's colour where dashes then tell its lines apart, else the next style. More lines than there
-    are styles are drawn by backend, or else by machine and environment, and the legend counts them.
+    A line has its backend's color if dashes then suffice to distinguish its lines, else the next style. If there are
+    more lines than styles, they are styled by backend, or else by machine and environment, and the legend counts them.
     """
     of_name = [colour_of(line.name, backends) if line.name else 0 for line in lines]
     names = list(dict.fromkeys(line.name for line in lines))
@@ -195,11 +195,11 @@ def against_place(lines: Sequence[HistoryLine], place: CommitPlaces) -> tuple[st
 
     Args:
         lines: All lines of a page, their points in commit order.
-        place: Of each of its commits.
+        place: Index of each of its commits.
 
     Returns:
-        The place with the most points, the others' lines, and their values relative to that place's at the same commit
-        or last before it, one for each commit; NaN where there is none.
+        The place with the most points, the lines of the others, and their values relative to that place's at the same
+        commit or the last one before it, one per commit; NaN if there is none.
     """
     counts = Counter[str]()
     for line in lines:
@@ -224,11 +224,11 @@ def overview_charts(
 
     Args:
         lines: The lines.
-        ratios: Of each line, from `relative` or `against_place`.
+        ratios: Ratios of each line, from `relative` or `against_place`.
         place: Index of each commit.
         around: The site's commits and boundaries.
-        title: The chart's.
-        one: What they are relative to.
+        title: The chart's title.
+        one: What the ratios are relative to.
     """
     shas = list(place)
     # Dots of many lines would hide the lines: either all lines have dots, or none.
@@ -237,7 +237,7 @@ def overview_charts(
     traces = []
     for line, own in zip(lines, ratios, strict=True):
         known = np.flatnonzero(~np.isnan(own))
-        shown = dotted or len(known) == 1  # a single point makes no line
+        shown = dotted or len(known) == 1  # a single point has no line
         kept = known[thin(own[known], bends)]
         values = []
         if shown:
@@ -282,7 +282,7 @@ def panel_chart(
 ) -> Chart:  # fmt: skip
     """Lay out the lines of one combination, whose points are in commit order.
 
-    ``on_page`` is how many lines the page's charts have together; ``tags`` are those of `tag_places`.
+    ``on_page`` is the number of lines in all charts of the page; ``tags`` come from `tag_places`.
     """
     traces, newest, thinned = [], [], False
     dots, bends = _share(PAGE_DOTS, on_page, 6, MANY), _share(PAGE_BENDS, on_page, 48, 160)
@@ -323,7 +323,7 @@ def panel_chart(
 
 
 def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:
-    """Return the tooltip of a change: size, state, and the commits it may have come with."""
+    """Return the tooltip of a change: size, state, and the commits that it may have come with."""
     point = change.point
     size = f"{percent(point.ratio)} ({percent(point.ratio_low)} to {percent(point.ratio_high)})"
     many = len(change.commits)
@@ -332,7 +332,7 @@ def change_title(change: LevelChange, subject: Callable[[str], str]) -> str:
 
 
 def commit_title(sha: str, point: Point, commits: Mapping[str, CommitInfo]) -> str:
-    """Return a commit for tooltips: short sha, date, subject."""
+    """Describe a commit for tooltips: short sha, date, subject."""
     subject = commits[sha].subject if sha in commits else "not in this clone"
     return f"{sha[:8]} {short_date(point.date_ms)} {subject}"
 
@@ -341,7 +341,7 @@ def _band(change: LevelChange, place: Mapping[str, int], around: Around) -> Band
     def subject(sha: str) -> str:
         return around.commits[sha].subject if sha in around.commits else ""
 
-    # From the last commit surely on the old level to the last that may have caused the change.
+    # From the last commit certainly on the old level to the last one that may have caused the change.
     low, high = place[change.commits[0]] - 1, place[change.commits[-1]]
     tone = f"{change.tone} {change.state}".strip()
     return Band(max(0, low), high, change_title(change, subject), tone, around.pages.get(change.likeliest, ""))
@@ -358,7 +358,7 @@ def _share(budget: int, lines: int, least: int, most: int) -> int:
 
 
 def _dotted(values: Array, most: int, keep: Iterable[int] = ()) -> set[int]:
-    """Return the indices that get a dot and a tooltip; only ``keep`` where there is no room."""
+    """Return the indices that get a dot and a tooltip; only ``keep`` if there is no room for more."""
     return set(thin(values, most, set(keep))) if most else set(keep)
 
 
@@ -368,7 +368,7 @@ def _commit_ticks(shas: Sequence[str], count: int, commits: Mapping[str, CommitI
 
 
 def tag_places(shas: Sequence[str], around: Around) -> list[tuple[float, str]]:
-    """Return where tags lie among the commits of a chart: between two of them where the tagged one was not measured."""
+    """Return the positions of tags among a chart's commits: between two commits if the tagged one was not measured."""
     at = {sha: number for number, sha in enumerate(shas)}
     known = [sha for sha in shas if sha in around.commits]
     orders = [around.commits[sha].order for sha in known]

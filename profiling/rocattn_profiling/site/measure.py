@@ -1,4 +1,4 @@
-"""Back-fills the history: builds and measures the newest commits with the gate's worker, into the asv store."""
+"""Backfills the history: builds and measures the newest commits with the gate's worker, into the asv store."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ REQUEST = asv_launch.Request(sample_ns=3_000_000, budget_ns=60_000_000)
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a back-fill.
+    """Result of a backfill.
 
     Attributes:
         measured: Commits that now have results.
-        known: Commits that had them before.
+        known: Commits that already had results.
         passed_over: Commits that do not build or run no benchmark: short hash -> reason.
         launches: Number of processes that produced samples.
     """
@@ -64,21 +64,21 @@ def measure_history(
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Backfill:
-    """Measure, of the newest ``count`` first-parent commits, the benchmarks that the asv store has no results for.
+    """Measure the newest ``count`` first-parent commits: the benchmarks without results in the asv store.
 
-    Launches are kept beside the store until all are there: a run that was ended is gone on with.
+    Launches are kept next to the store until all are done, so an interrupted run can be resumed.
 
     Args:
         repo: A folder inside the repository; its HEAD gives the suite, as in asv, and its ``asv.conf.json`` the store.
-        count: How many commits back to look.
-        results: The folder of another store.
-        launches: Processes for each commit and benchmark, interleaved so that drift affects all commits alike.
-        benchmarks: Regular expressions that choose benchmarks; without any, the suite's quick ones.
+        count: How many commits to look back.
+        results: The folder of a different store.
+        launches: Processes per commit and benchmark, interleaved so that drift affects all commits alike.
+        benchmarks: Regular expressions that select benchmarks; without any, the suite's quick ones.
         on_step: Called after every launch.
         say: Called with a line about every commit that is built or skipped.
 
     Raises:
-        RevisionError, SuiteError, CacheError: There is no repository, suite or cache to work with.
+        RevisionError, SuiteError, CacheError: There is no usable repository, suite or cache.
         RocattnError: The store cannot be written.
     """
     repo = revisions.find_repository(repo)
@@ -127,7 +127,7 @@ def measure_history(
 
 
 class _Builder:
-    """Builds each commit once, and remembers why one does not build."""
+    """Builds each commit once, and keeps the reason if it does not build."""
 
     def __init__(self, repo: Path, say: Callable[[str], None]) -> None:
         self.repo, self.say = repo, say
@@ -153,7 +153,7 @@ def _measure(
     journal: Journal[_Finished],
     on_step: Callable[[Step], None],
 ) -> dict[tuple[str, Revision], list[Outcome]]:
-    """Run every case on every commit that lacks it, round by round, in alternating order of the commits."""
+    """Run every case on every commit without it, round by round, alternating the order of the commits."""
     outcomes: dict[tuple[str, Revision], list[Outcome]] = {(case.label, revision): [] for case, revision in todo}
     earlier = {(each.label, each.sha, each.round): each.outcome for each in journal.found}
     sampling: dict[str, asv_launch.Request] = {}
@@ -181,7 +181,7 @@ def _measure(
 def _store(
     store: AsvStore, revision: Revision, environment: Environment, cases: list[Case], outcomes: dict[str, list[Outcome]]
 ) -> bool:
-    """Store one commit's results; False when no benchmark ran."""
+    """Store one commit's results; False if no benchmark ran."""
     if not any(outcome.status == "ok" for runs in outcomes.values() for outcome in runs):
         return False
     commit = Commit(sha=revision.sha, date_ms=revision.date_ms, subject=revision.subject)
@@ -206,7 +206,7 @@ def _store(
 
 
 def _index(case: Case) -> tuple[int, ...]:
-    """Return the index of a case in each of its benchmark's parameters."""
+    """Return a case's index into the values of each parameter of its benchmark."""
     rest, places = case.param or 0, []
     for options in reversed(case.benchmark.params):
         rest, place = divmod(rest, len(options))
@@ -215,7 +215,7 @@ def _index(case: Case) -> tuple[int, ...]:
 
 
 def _value(case: Case, runs: list[Outcome]) -> Sample:
-    """Return the stored value: all samples in seconds, a number, NaN for skipped, or None for failed."""
+    """Return the value to store: all samples in seconds, a number, NaN if skipped, or None if failed."""
     samples = [value for run in runs if run.launch is not None for value in run.launch.samples_ns]
     if not samples:
         return math.nan if runs[-1].status == "skipped" else None

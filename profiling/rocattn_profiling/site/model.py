@@ -1,4 +1,4 @@
-"""What a history tells: changes of level, the commits behind them, and where something other than the code changed."""
+"""Results of analyzing a history: changes of level, the commits behind them, and non-code changes (boundaries)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ State = Literal["new", "confirmed", "recovered", "waived", "event", "small"]
 Kind = Literal["open", "better", "other", "recovered", "waived", "event", "small"]
 OPEN: tuple[State, ...] = ("new", "confirmed")
 ROUNDING = 2.0**-40
-"""A rise from 0 to less is that of a result whose last bits changed: an error of 1e-16, not a time."""
+"""A rise from 0 to less than this means that the last bits of a result changed: an error of 1e-16, not a time."""
 LIMIT = 0.05
-"""A change is announced beyond this share; asv's default of ``regressions_thresholds``, which replaces it."""
+"""Relative change above which it is announced: asv's default for ``regressions_thresholds``, which overrides it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The first commit measured with a different machine, driver or compiler: where (`where_of`), and what changed."""
+    """The first commit measured with a different machine, driver or compiler; where (`where_of`), and what changed."""
 
     sha: str
     where: str
@@ -36,12 +36,12 @@ class LevelChange:
         label: The benchmark with its parameters; ``where`` is its machine and environment.
         benchmark: Its name.
         point: Size, interval and state, from the statistics.
-        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is one of them, by the
-            evidence of all lines that moved with it.
+        commits: Hashes of the commits that may have caused it, oldest first; ``likeliest`` is the most likely one, by
+            the evidence of all lines that moved with it.
         lower_is_better: False for rates; None for numbers that are neither good nor bad.
         waived: Why a regression is accepted; "" if it is not.
-        since: The commit before ``commits`` with a value.
-        limit: The share beyond which it is announced.
+        since: The last commit before ``commits`` with a value.
+        limit: The relative change above which it is announced.
         rise: The new level of a line that was zero before, whose ratio is infinite; None for others.
         event: Why the machine or environment is to blame; "" if it is not.
     """
@@ -83,7 +83,7 @@ class LevelChange:
 
     @property
     def slight(self) -> bool:
-        """Whether it is below the limit, or from 0 to what rounding leaves."""
+        """Whether it is below the limit, or a rise from 0 by a rounding error."""
         return self.rise < ROUNDING if self.rise is not None else self.weight <= math.log1p(self.limit)
 
     @property
@@ -93,14 +93,14 @@ class LevelChange:
 
     @property
     def state(self) -> State:
-        """The state of the change; what is excused is so unless it recovered by itself."""
+        """The state of the change; excuses apply unless it recovered by itself."""
         if self.point.state not in OPEN:
             return self.point.state
         return "waived" if self.waived else "small" if self.slight else "event" if self.event else self.point.state
 
     @property
     def kind(self) -> Kind:
-        """Under what it is listed."""
+        """The heading that it is listed under."""
         state = self.state
         if state == "new" or state == "confirmed":  # noqa: PLR1714 - mypy narrows by it
             return "other" if self.lower_is_better is None else "open" if self.worse else "better"
@@ -108,24 +108,25 @@ class LevelChange:
 
     @property
     def open(self) -> bool:
-        """Whether it is a regression that is announced: not recovered, waived, small, or an event's."""
+        """Whether it is an announced regression: not recovered, waived, slight, or due to an event."""
         return self.kind == "open"
 
     @property
     def tone(self) -> str:
-        """Its colour class on a page."""
+        """Its color class on a page."""
         tones: dict[Kind, str] = {"open": "bad", "better": "good", "waived": "warn"}
         return tones.get(self.kind, "")
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCause:
-    """A commit with the changes that most likely came with it, at most one a line, the largest first.
+    """A commit with the changes that most likely came with it, at most one per line, largest first.
 
     Attributes:
-        since: The commit measured before, "" if none was; it is one of ``among`` commits up to the last suspect.
+        since: The last commit measured before it, "" if there is none; ``among`` commits lie between that one and the
+            last suspect, which is included.
         event: Why the machine or environment is to blame instead; "" if it is not.
-        doubt: Why it may be, though the commit touched code.
+        doubt: Why the machine or environment may be to blame, although the commit touched code.
     """
 
     sha: str
@@ -154,7 +155,7 @@ class Changes:
 
     Attributes:
         listed: The changes.
-        causes: The same by commit; as Perfherder and rust-perf do, the one with the largest change first.
+        causes: The same by commit; as in Perfherder and rust-perf, the commit with the largest change comes first.
         boundaries: Commits across which no levels are compared.
         few: Number of series with too few points on the branch.
         zero: (label, where) of the series with values of zero or less, which have no ratios.
@@ -174,19 +175,19 @@ class Changes:
         return [change for change in self.listed if change.open]
 
     def of(self, *kinds: Kind) -> list[CommitCause]:
-        """Return the causes of some kinds of changes, with those alone, the largest first."""
+        """Return the causes with changes of the given kinds, reduced to those changes, largest first."""
         own = [replace(cause, changes=[c for c in cause.changes if c.kind in kinds]) for cause in self.causes]
         return sorted((cause for cause in own if cause.changes), key=lambda cause: -cause.changes[0].weight)
 
     @property
     def regressions(self) -> list[CommitCause]:
-        """Return what made lines worse and was announced at some time."""
+        """Return the causes that made lines worse and were announced at some time."""
         own = self.of("open", "waived", "recovered")
         worse = [replace(cause, changes=[c for c in cause.changes if c.worse and not c.slight]) for cause in own]
         return [cause for cause in worse if cause.changes]
 
     def by_series(self) -> dict[tuple[str, str], list[LevelChange]]:
-        """Return the changes of each series by its label and where it was measured."""
+        """Return the changes of each series, by its label and where it was measured."""
         by_series: dict[tuple[str, str], list[LevelChange]] = {}
         for change in self.listed:
             by_series.setdefault((change.label, change.where), []).append(change)

@@ -1,4 +1,4 @@
-"""Builds the site: which pages there are, their contents (a page for each measured commit, too), and their files."""
+"""Builds the site: which pages there are, their contents (including one page per measured commit), and their files."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ FRONT = "index.html"
 OPTIONAL = ("compare.html", "changes.html", "commits.html", "kernels.html", "bench.html", "gate.html")
 FOLDERS = ("history", "commits", "kernels", "baselines", "reports")
 HINTS = 10
-"""Number of differences from the commit before that a page lists, largest first."""
+"""Most differences from the previous commit that a page lists, largest first."""
 LEAST = math.log(1.02)
 """Smaller differences between single runs are not listed."""
 
 LISTED_CAUSES = 100
-"""Commits of each list of changes."""
+"""Commits per list of changes."""
 _MACHINE_WORDS = {"num_cpu": "cores", "ram": "memory", "os": "system", "arch": "architecture", "gfx": "target"}
 
 
@@ -80,7 +80,7 @@ class Site:
     Attributes:
         series: Every history line.
         history: The repository's commits.
-        machines: What machine.json says, by machine name.
+        machines: Contents of machine.json, by machine name.
         report: The latest bench report, or None.
         gate: The latest verdict, or None.
         asv: Outcome of asv's pages.
@@ -89,11 +89,11 @@ class Site:
         changes: Change points and boundaries of the series.
         standing: Results of other commands.
         baselines: Bench reports of baselines, by name.
-        url: Address that the site will have, for its feed; "" if unknown.
+        url: The site's future address, for its feed; "" if unknown.
         commit_url: Prefix of a commit's address, before its hash; "" if there is none.
         project: Name of the project.
         documents: Front page of the project's documentation, relative to the site; "" if there is none.
-        gate_branch: Another branch with the verdict's head; "" if there is none.
+        gate_branch: A different branch with the verdict's head; "" if there is none.
     """
 
     series: Sequence[Series]
@@ -117,19 +117,19 @@ class Site:
 def write_site(
     out: Path, site: Site, on_step: Step = lambda _, __: None, staging: StagedFiles | None = None, jobs: int = 1
 ) -> list[Path]:
-    """Write all our own pages below ``out``; returns their paths, the front page first.
+    """Write all our pages below ``out``; return their paths, front page first.
 
-    Our stale pages are removed, so that every page has a link to it.
+    Stale pages of ours are removed, so that every remaining page is linked.
 
     Args:
         out: Folder of the site.
         site: The contents.
         on_step: Called after each step with the number of steps and what it did.
-        staging: Moved into place together with the pages; ended by the caller.
+        staging: Moved into place together with the pages; closed by the caller.
         jobs: Number of processes that lay out pages.
 
     Raises:
-        RocattnError: When the folder cannot be written; then nothing changed.
+        RocattnError: The folder cannot be written; then nothing changed.
     """
     with staging or StagedFiles() as waiting:
 
@@ -154,13 +154,13 @@ def pages_of(
     site: Site, on_step: Step = lambda _, __: None, jobs: int = 1, keep: Keep = lambda _, text: text,
     expect: Callable[[list[str]], None] = lambda _: None,
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield the path and text of each page, feed, style sheet and script included; as `write_site`.
+    """Yield the path and text of each page, including feed, style sheet and script.
 
     Args:
         site: The contents.
-        on_step: As of `write_site`, as is ``jobs``.
-        jobs: Number of processes.
-        keep: Called with each path and text in the process that laid the page out; returns what is sent for the text.
+        on_step: See `write_site`.
+        jobs: Number of processes that lay out pages.
+        keep: Called with path and text in the process that laid out the page; its result is sent instead of the text.
         expect: Called with the paths of pages that other processes may lay out, before they do.
     """
     prepare_templates()
@@ -174,7 +174,7 @@ def pages_of(
     layout = _Layout(site, keep)
     expect(layout.many())
     steps = len(layout.families) + len(layout.kernels) + len(layout.paths)
-    # The longest first.
+    # Longest first.
     alone = [layout.commits, layout.comparison, *[layout.changes] * bool(site.series)]
     tasks: list[Callable[[], Any]] = [*alone, *(partial(layout.history, family) for family in layout.families)]
     done = forked(_called, tasks, jobs)
@@ -204,11 +204,11 @@ def _called(lay_out: Callable[[], Any]) -> Any:
 
 
 class _Layout:
-    """What all pages of a site share, and how each is laid out, in whichever process.
+    """Data shared by all pages of a site, and how to lay out each, in any process.
 
     Args:
         site: The contents.
-        keep: As of `pages_of`.
+        keep: See `pages_of`.
     """
 
     def __init__(self, site: Site, keep: Keep) -> None:
@@ -243,7 +243,7 @@ class _Layout:
         }  # fmt: skip
 
     def text(self, path: str, text: str) -> tuple[str, str]:
-        """Keep a page, and return what `pages_of` yields of it."""
+        """Keep a page, and return what `pages_of` yields for it."""
         return path, self._keep(path, text)
 
     def page(self, path: str, template: str, title: str, **values: Any) -> tuple[str, str]:
@@ -253,7 +253,7 @@ class _Layout:
         return self.text(path, render(template, title, root=root, here=path, **self._common, **values))
 
     def history(self, family: Family) -> tuple[HistoryPage, Texts]:
-        """Lay out a family's page, and its values."""
+        """Lay out a family's page and its values."""
         laid = history_page(family, self._around)
         texts = [self.page(f"history/{laid.slug}.html", "history.html.j2", laid.title, page=laid, scripted=True)]
         if self.csv:
@@ -261,21 +261,21 @@ class _Layout:
         return laid.without_charts(), texts
 
     def changes(self) -> Texts:
-        """Lay out the list of changes, and the feed."""
+        """Lay out the list of changes and the feed."""
         site = self.site
         listed = self.page("changes.html", "changes.html.j2", "Changes", changes=site.changes)
         feed = atom(site.changes.regressions, site.history, self.paths, site.made_ms, site.url, site.project)
         return [listed, self.text("feed.xml", feed)]
 
     def comparison(self) -> Texts:
-        """Lay out the page of two commits, if there are two."""
+        """Lay out the page that compares two commits, if there are two."""
         if not self.compared:
             return []
         laid = compare_page(self.compared, self._lines, self._places, self._around)
         return [self.page("compare.html", "compare.html.j2", "Compare", page=laid, most=ROWS, scripted=True)]
 
     def commits(self) -> list[CommitPage]:
-        """Return what the pages of commits show."""
+        """Return the contents of all commit pages."""
         changes = self.site.changes
         return commit_pages(self._series, self.site.history, changes.listed, changes.boundaries, self.paths)
 
@@ -299,7 +299,7 @@ class _Layout:
         )]  # fmt: skip
 
     def all_commits(self, moved: Sequence[CommitPage]) -> Texts:
-        """Lay out the list of commits, if there are some."""
+        """Lay out the list of commits, if there are any."""
         return [self.page("commits.html", "commits.html.j2", "Commits", pages=moved)] if moved else []
 
     def many(self) -> list[str]:
@@ -313,7 +313,7 @@ class _Layout:
 
 
 def _optional(layout: _Layout) -> Iterator[tuple[str, str]]:
-    """Yield the other pages of which a site has one or none, and those of reports."""
+    """Yield the remaining pages: those that a site has at most once, and those of reports."""
     site, page = layout.site, layout.page
     if layout.kernels:
         yield page("kernels.html", "kernels.html.j2", "Kernels", pages=layout.kernels)
@@ -326,14 +326,14 @@ def _optional(layout: _Layout) -> Iterator[tuple[str, str]]:
 
 
 def machine_fact(value: str, key: str) -> str:
-    """Format a fact of machine.json for people; asv stores memory as text, in bytes or kilobytes."""
+    """Format a value from machine.json; asv stores memory as text, in bytes or kilobytes."""
     return quantity(float(value), "bytes") if key == "ram" and value.isdigit() and int(value) > 1 << 28 else value
 
 
 def places_of(
     grouped: Iterable[Family], around: Around
 ) -> tuple[dict[tuple[str, str], str], dict[str, str]]:  # fmt: skip
-    """Return where each series is drawn, by its label and where it was measured, and each change's dot, by its id."""
+    """Return where each series is drawn, by its label and place of measurement, and each change's dot, by its id."""
     places, dots = {}, {}
     for family in grouped:
         drawn = set(drawn_lines(family))
@@ -362,7 +362,7 @@ def _navigation(site: Site, kernels: bool, commits: bool, compared: CommitPair |
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A number that differs from that of the previously measured commit, as text; ``tone`` is "good", "bad" or ""."""
+    """A number that differs from the previously measured commit's, as text; ``tone`` is "good", "bad" or ""."""
 
     label: str
     where: str
@@ -379,12 +379,12 @@ class CommitPage:
 
     Attributes:
         commit: The commit.
-        path: Of the page; ``previous`` and ``following`` are those of the commits measured before and after.
+        path: Path of the page; ``previous`` and ``following`` are the pages of the commits measured before and after.
         measured: Number of results of the commit.
-        brought: Change points whose likeliest commit it is; ``perhaps`` those whose interval includes it.
+        brought: Change points whose most likely commit this is; ``perhaps``: those whose interval includes it.
         machine_code: Differences in the audit's numbers, which are exact.
-        hints: Results outside the interval of the commit before; their runs may be days apart.
-        failed: Benchmarks that ran on the commit before and no longer do.
+        hints: Results outside the previous commit's interval; the runs may be days apart.
+        failed: Benchmarks that ran on the previous commit but not on this one.
         boundaries: Changes of machine, driver or compiler from this commit on.
     """
 
@@ -407,7 +407,7 @@ class CommitPage:
 
 
 def commit_paths(series: Iterable[Series], commits: Mapping[str, CommitInfo]) -> dict[str, str]:
-    """Return the page of each measured commit that git knows, named by its short hash where that is unique."""
+    """Return the page of each measured commit in git, named by its short hash if that is unique."""
     shas = commits_of(line.points for line in series).keys() & commits.keys()
     short: dict[str, list[str]] = {}
     for sha in shas:
@@ -426,7 +426,7 @@ def commit_pages(
         history: The repository's commits.
         changes: All change points.
         bounds: Where something other than the code changed.
-        paths: Of the pages, by commit.
+        paths: Paths of the pages, by commit.
     """
     commits = history.commits
     pages = {sha: CommitPage(commits[sha], path) for sha, path in paths.items()}
@@ -457,7 +457,7 @@ def commit_pages(
 
 @dataclass(slots=True)
 class _OnPages:
-    """Pages of a line's points: of all, and of those on the branch, with their indices and numbers; and its lines."""
+    """The pages of a line's points: all, and those on the branch with their indices and numbers; and its lines."""
 
     every: list[CommitPage]
     branch: list[CommitPage]
@@ -467,7 +467,7 @@ class _OnPages:
 
     @classmethod
     def of(cls, shas: Sequence[str], pages: Mapping[str, CommitPage]) -> _OnPages:
-        """Return the pages of commits."""
+        """Look up the pages of commits."""
         number = {sha: at for at, sha in enumerate(pages)}
         every = [(at, pages[sha]) for at, sha in enumerate(shas) if sha in pages]
         branch = [(at, page) for at, page in every if page.commit.on_branch]
@@ -477,15 +477,15 @@ class _OnPages:
 
 
 class _Largest:
-    """The `HINTS` largest moves to each page: size, order in which they came, and what `_difference` takes."""
+    """The `HINTS` largest moves per page: size, order of arrival, and the arguments of `_difference`."""
 
     def __init__(self, pages: int) -> None:
         self.of: list[list[tuple[float, int, Series, float, float]]] = [[] for _ in range(pages)]
-        self._least = np.full(pages, LEAST)  # that is larger than one of them
+        self._least = np.full(pages, LEAST)  # smallest size that still replaces one of them
         self._came = itertools.count()
 
     def add(self, line: Series, old: NDArray[np.float64], new: NDArray[np.float64], pages: NDArray[np.intp]) -> None:
-        """Add the moves of a line from values to those at pages."""
+        """Add a line's moves, from ``old`` to ``new`` values at ``pages``."""
         sizes = np.abs(np.log(new / old))
         came = next(self._came)
         for at in np.flatnonzero(sizes >= self._least[pages]).tolist():
@@ -512,7 +512,7 @@ def _add_series(line: Series, on: _OnPages, largest: _Largest) -> None:
         for at in np.flatnonzero(moved).tolist():
             on.branch[at + 1].machine_code.append(_difference(line, old[at].item(), new[at].item()))
         return
-    # Intervals that do not overlap; without one, nothing is apart.
+    # Only intervals that do not overlap; without an interval nothing counts.
     moved &= (new > 0) & (old > 0) & ((lows[1:] > highs[:-1]) | (highs[1:] < lows[:-1]))
     if moved.any():
         largest.add(line, old[moved], new[moved], on.numbers[1:][moved])

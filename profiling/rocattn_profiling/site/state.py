@@ -1,4 +1,4 @@
-"""Summaries of the results of other commands next to the site, for its front page."""
+"""Summaries of other commands' results next to the site, for its front page."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ HEADLINE = (
     "flash_decode f16 D=128",
     "attention_backward_dkdv f16 D=128 PLAIN_SCORES=1",
 )
-"""Kernels that represent all others on the front page: those of the quick audit suite."""
+"""Kernels that represent all others on the front page; they are those of the quick audit suite."""
 TORCH_GROUPS = {
     "inference": "float32 forward", "gemma": "float32 forward", "reduced": "bfloat16 and float16 forward",
     "decode": "decode", "backward": "float32 backward",
 }  # fmt: skip
-"""Groups of ``research/peers/against_torch.py``, and the kind of work on the front page."""
+"""Group in ``research/peers/against_torch.py`` -> kind of work on the front page."""
 PAGE_LIMIT_BYTES = 32 << 20
 MONTHS_OLD = 60
-"""Days from which a last measurement is marked as old."""
+"""Days after which the last measurement is marked as old."""
 _MONTH = 30.44
 
 
@@ -53,11 +53,11 @@ class ArchState:
 
     Attributes:
         arch, family: "gfx942", "CDNA 3".
-        kernels: How many; ``vgpr_spilling`` and ``sgpr_spilling`` of them spill registers.
-        worst: The kernel with the most spilled VGPRs and how many; ("", 0) if none spills.
+        kernels: Number of kernels; ``vgpr_spilling`` and ``sgpr_spilling`` of them spill registers.
+        worst: The kernel with the most spilled VGPRs, and their number; ("", 0) if none spills.
         waves: The smallest, median and largest number of waves per SIMD.
-        slots: Wave slots of a SIMD.
-        headline: VGPRs and waves of `HEADLINE`, None for an absent kernel.
+        slots: Wave slots per SIMD.
+        headline: VGPRs and waves of the `HEADLINE` kernels; None for an absent kernel.
     """
 
     arch: str
@@ -84,7 +84,7 @@ class TorchRow:
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
-    """The CPU kernels beside PyTorch, as ``against_torch.py --json`` measured them."""
+    """The CPU kernels compared with PyTorch, as measured by ``against_torch.py --json``."""
 
     version: str
     threads: int
@@ -116,11 +116,11 @@ class ProfileState:
 
 @dataclass(frozen=True, slots=True)
 class JudgedState:
-    """What the gate's verdict is about, as the front page says it.
+    """The subject of the gate's verdict, for the front page.
 
     Attributes:
         title: Head, by branch and commit, against base.
-        counts: Whether head is a commit on the site's branch, whose state it then is.
+        counts: Whether head is a commit on the site's branch, so that the verdict is about the branch's state.
     """
 
     title: str
@@ -128,12 +128,12 @@ class JudgedState:
 
 
 def judged_state(gate: GateResult, history: History, branch: str) -> JudgedState:
-    """Return what a verdict is about.
+    """Return the subject of a verdict.
 
     Args:
         gate: The verdict.
         history: The repository's commits.
-        branch: Another branch with the verdict's head; "" if there is none.
+        branch: A different branch with the verdict's head; "" if there is none.
     """
     head = gate.head.revision
     base = (gate.base.revision or gate.base).short
@@ -152,11 +152,11 @@ def judged_state(gate: GateResult, history: History, branch: str) -> JudgedState
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A benchmark whose newest points failed; ``since`` is the first commit of those, "" if it never had a value.
+    """A benchmark whose newest points failed; ``since`` is the first of their commits, "" if it never had a value.
 
     Attributes:
-        label: Its first line that fails so, of ``lines``.
-        commits: Number of failed points of each line.
+        label: The first of the ``lines`` lines that fail like this.
+        commits: Number of failed points per line.
     """
 
     label: str
@@ -167,7 +167,7 @@ class Broken:
 
 
 def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
-    """Return the benchmarks that fail at one of the newest commits measured where they are, the latest to fail first.
+    """Return the benchmarks that fail at one of the newest commits measured in their place, latest failures first.
 
     Args:
         series: Points in commit order; those of other branches are left out.
@@ -180,7 +180,7 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
     found: dict[tuple[str, str, str], list[tuple[str, int]]] = {}
     for where, listed in lines.items():
         measured = commits_of(line.points for line in listed).keys() & order.keys()
-        # What none of the newest commits measured was removed.
+        # A benchmark that none of the newest commits measured was removed.
         newest = set(sorted(measured, key=lambda sha: order[sha])[-CONFIRMED:])
         for line in listed:
             backwards = (point for point in reversed(line.points) if point.sha in order)
@@ -198,7 +198,7 @@ def broken_lines(series: Iterable[Series], history: History) -> list[Broken]:
 
 @dataclass(frozen=True, slots=True)
 class LastMeasured:
-    """The newest measured commit, and how far the branch's newest one is ahead of it."""
+    """The newest measured commit, and how far the branch's newest commit is ahead of it."""
 
     commit: CommitInfo
     behind: int
@@ -211,7 +211,7 @@ class LastMeasured:
 
     @property
     def age(self) -> str:
-        """How far it is behind, as text."""
+        """How far it lags behind, as text."""
         time = count(round(self.days / _MONTH), "month") if self.days >= MONTHS_OLD else count(self.days, "day")
         return f"{time} and {count(self.behind, 'commit')}"
 
@@ -239,7 +239,7 @@ class Attached:
 
 @dataclass(slots=True)
 class Standing:
-    """Everything on the front page besides gate, bench and history; empty where there is no result."""
+    """Everything on the front page except gate, bench and history; empty fields where there is no result."""
 
     kernels: list[ArchState] = field(default_factory=list)
     kernels_source: str = ""
@@ -258,8 +258,8 @@ def read_standing(results: Path, pins: Path, marker: str, note: Callable[[str], 
 
     Args:
         results: The folder with the outputs of `verify`, `audit`, `profile`, … (``out``).
-        pins: The repository's pinned audits, used where nothing was audited.
-        marker: Text near the beginning of our own pages; others are not copied.
+        pins: The repository's pinned audits, used if nothing was audited.
+        marker: Text near the beginning of our pages; other pages are not copied.
         note: Called with a line for each omission.
     """
     standing = Standing()
@@ -309,10 +309,10 @@ def arch_state(pins: Pins) -> ArchState:
 
 
 def torch_state(path: Path) -> TorchState:
-    """Read what ``against_torch.py --json`` wrote: geometric means of PyTorch's median time over ours.
+    """Read the output of ``against_torch.py --json``: geometric means of PyTorch's median time over ours.
 
     Raises:
-        RocattnError: When it is not such a file.
+        RocattnError: It is not such a file.
     """
     data = _decode(path, _TorchFile)
     ratios: dict[str, list[float]] = {}
@@ -370,7 +370,7 @@ def _pages(results: Path) -> Iterable[tuple[str, Path]]:
         if (path := results / name).is_file() and title not in yielded:
             yielded.add(title)
             yield title, path
-    # Further profiles are in folders of their own: out/profile-decode/profile.html.
+    # Further profiles are in separate folders: out/profile-decode/profile.html.
     for path in sorted(results.glob("profile-*/profile.html")):
         yield f"Profile: {path.parent.name.removeprefix('profile-')}", path
 

@@ -1,4 +1,4 @@
-"""Whether commits touched anything that can change a benchmark's result: code, or only words and dependencies."""
+"""Whether commits touched anything that can change a benchmark's result: code, or only text and dependencies."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _WORDS = re.compile(
 _TESTS = re.compile(r"(?!.*bench)((.*/)?tests?/.*|(.*/)?(test_[^/]*|[^/]*_test|conftest)\.py)", re.IGNORECASE)
 _NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hip", ".hpp"})
 _COMMENT = re.compile(r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(//[^\n]*|/\*.*?\*/)""", re.DOTALL)
-_LINE_END = re.compile(r"\r\n|\r|\n")  # as Python's parser has them
-_DIRECTIVE = re.compile(r"#\s*(?:cython|distutils|pythran|transonic)\b.*")  # comments that compilers obey
-_SHOWN = 2  # names of files, and lines of each side of a file of dependencies
-_MOST_READ = 8  # source files of a range that are compared without comments; more are code
-_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1"}  # a partial clone lacks contents: they are not worth the network
+_LINE_END = re.compile(r"\r\n|\r|\n")  # as in Python's parser
+_DIRECTIVE = re.compile(r"#\s*(?:cython|distutils|pythran|transonic)\b.*")  # comments with an effect on the compiler
+_SHOWN = 2  # file names shown, and lines per side of a dependency file
+_MOST_READ = 8  # source files per range compared without comments; with more, the range counts as code
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1"}  # do not download contents that a partial clone lacks
 
 
 class File(NamedTuple):
-    """A changed file: its path, and the hashes of its contents, "" on the side where it is no plain file."""
+    """A changed file: its path, and the hash of its contents on each side, "" if it is not a regular file there."""
 
     path: str
     old: str
@@ -55,11 +55,11 @@ class File(NamedTuple):
 
 
 def excused_by(repo: Path, jobs: int = 1) -> Excused:
-    """Return what says why ranges of commits cannot have changed a result, "" where they can or git cannot tell.
+    """Return a function for why ranges of commits cannot have changed a result; "" if they can, or git fails.
 
     Args:
         repo: A clone.
-        jobs: Number of processes that read what changed.
+        jobs: Number of processes that read the changes.
     """
 
     def excused(ranges: Sequence[tuple[str, str]]) -> list[str]:
@@ -79,7 +79,7 @@ def excused_by(repo: Path, jobs: int = 1) -> Excused:
 
 
 def _files(said: str) -> Iterator[list[File]]:
-    """Yield the files of each range from what ``git diff-tree --stdin`` said."""
+    """Yield the files of each range from the output of ``git diff-tree --stdin``."""
     files: list[File] | None = None
     parts = iter(said.split("\0"))
     for part in parts:
@@ -110,7 +110,7 @@ def _reason(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
 
 
 def part_of(path: str) -> Part:
-    """Return what a file is, by its path."""
+    """Return the kind of a file, by its path."""
     if _DEPENDENCIES.fullmatch(path):
         return "dependencies"
     return "words" if _WORDS.fullmatch(path) or _TESTS.fullmatch(path) else "code"
@@ -122,7 +122,7 @@ def _names(files: Sequence[File]) -> str:
 
 
 def _lines(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
-    """Return the first changed lines of files of dependencies, in parentheses."""
+    """Return the first changed lines of dependency files, in parentheses."""
     paths = [f":(top,literal){file.path}" for file in files]
     try:
         told = git(repo, "diff", "-U0", "--no-ext-diff", "--no-textconv", "--no-color", *commits, "--", *paths,
@@ -130,7 +130,7 @@ def _lines(repo: Path, commits: tuple[str, str], files: Sequence[File]) -> str:
     except RevisionError:
         return ""
     changed = [line for line in told.split("\n") if re.match(r"[+-](?![+-]{2} ).*\w", line)]
-    # Each once: a pin stands in several files. A list in YAML has dashes of its own.
+    # Each once, since several files may have the same pin. YAML list items also begin with dashes.
     texts = list(dict.fromkeys(f"{line[0]} {line[1:].strip().removeprefix('- ')}" for line in changed))
     shown = [text for sign in "-+" for text in [text for text in texts if text[0] == sign][:_SHOWN]]
     return f" ({'; '.join(shown)})" if shown else ""
@@ -149,19 +149,19 @@ def _says_the_same(repo: Path, file: File) -> bool:
 
 
 def same_code(old: str, new: str, suffix: str) -> bool:
-    """Whether two texts of a source file differ in comments and docstrings alone; not where it cannot be read.
+    """Whether two texts of a source file differ only in comments and docstrings; False if one cannot be parsed.
 
     Args:
         old: One text.
-        new: The other one.
-        suffix: Of the file: ".py", ".pyx", ".pxd", or one of C, C++, HIP or CUDA.
+        new: The other text.
+        suffix: The file's suffix: ".py", ".pyx", ".pxd", or one of C, C++, HIP or CUDA.
     """
     try:
         if suffix in _NATIVE:
             return 'R"' not in old + new and _native(old) == _native(new)
         if _DIRECTIVE.findall(old) != _DIRECTIVE.findall(new):
             return False
-        # Until the first difference: most commits that touch code change it.
+        # Stop at the first difference: most commits that touch code change it.
         if suffix == ".py":
             none: tuple[list[str], ast.stmt] = [], ast.Pass()
             pairs = itertools.zip_longest(_python(old), _python(new), fillvalue=none)
@@ -172,9 +172,9 @@ def same_code(old: str, new: str, suffix: str) -> bool:
 
 
 def _python(text: str) -> Iterator[tuple[list[str], ast.stmt]]:
-    """Yield the lines of each statement of a module, and what they mean; docstrings of the module are none."""
+    """Yield the lines of each statement of a module with its syntax tree, without the module's docstring."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the project's old escapes
+        warnings.simplefilter("ignore")  # about old escape sequences in the project
         tree = ast.parse(text)
     lines = _LINE_END.split(text)
     for node in tree.body[ast.get_docstring(tree, clean=False) is not None :]:
@@ -183,7 +183,7 @@ def _python(text: str) -> Iterator[tuple[list[str], ast.stmt]]:
 
 
 def _bare(statement: ast.stmt) -> str:
-    """Return a statement's meaning without docstrings."""
+    """Return a statement's syntax tree as text, without docstrings."""
     for node in ast.walk(statement):
         scopes = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
         if isinstance(node, scopes) and ast.get_docstring(node, clean=False) is not None:

@@ -1,8 +1,8 @@
-"""End what an earlier job left on the GPU: processes of this user that hold ``/dev/kfd`` and are not of this job.
+"""End an earlier job's leftovers on the GPU: this user's processes that have ``/dev/kfd`` open outside of this job.
 
-Asks them to end, then kills them. Fails when one survives (it waits in the driver: the machine needs a restart) or
-belongs to another user, because nothing that is measured beside it would count. Standard library only: this runs
-before anything is installed, and as the runner's job-started hook.
+Sends SIGTERM, then SIGKILL. Fails if one survives (it hangs in the driver: the machine needs a restart) or belongs to
+another user, because no measurement next to it would count. Standard library only: this runs before anything is
+installed, and as the runner's job-started hook.
 """  # noqa: INP001 - a script of the workflows, in no package
 
 import os
@@ -23,7 +23,7 @@ def holders(proc: Path, devices: tuple[str, ...]) -> list[int]:
             continue
         try:
             files = list((folder / "fd").iterdir())
-        except OSError:  # another user's, or gone
+        except OSError:  # another user's process, or it has ended
             continue
         if any(_target(file) in devices for file in files):
             found.append(int(folder.name))
@@ -31,7 +31,7 @@ def holders(proc: Path, devices: tuple[str, ...]) -> list[int]:
 
 
 def registered(sysfs: Path) -> list[int]:
-    """Return the processes that the driver knows, whoever owns them."""
+    """Return the processes registered with the driver, of any user."""
     try:
         return sorted(int(folder.name) for folder in sysfs.iterdir() if folder.name.isdigit())
     except OSError:
@@ -48,7 +48,7 @@ def own_family(proc: Path, pid: int) -> set[int]:
 
 
 def end(pids: list[int], proc: Path, grace_s: float) -> list[int]:
-    """Ask processes to end, kill those that do not in time, and return those that are still there."""
+    """Ask processes to end, kill those that do not in time, and return the survivors."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             try:
@@ -66,7 +66,7 @@ def end(pids: list[int], proc: Path, grace_s: float) -> list[int]:
 
 
 def describe(proc: Path, pid: int) -> str:
-    """Say which process that is: number, state, command; control characters are shown as escapes."""
+    """Describe a process: number, state, command; control characters are shown as escapes."""
     state = _status(proc, pid).get("State", "?")
     try:
         command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
@@ -76,7 +76,7 @@ def describe(proc: Path, pid: int) -> str:
 
 
 def main(proc: Path = Path("/proc"), sysfs: Path = Path("/sys/class/kfd/kfd/proc")) -> int:
-    """Look, end, and say what was done; the status is 1 when the GPU is not free afterwards."""
+    """Find and end the processes, and report that; the status is 1 if the GPU is not free afterwards."""
     devices = tuple(os.environ.get("ROCATTN_GPU_DEVICES", "").split()) or DEVICES
     mine = own_family(proc, os.getpid())
     left = [pid for pid in holders(proc, devices) if pid not in mine]
@@ -113,7 +113,7 @@ def _parent(proc: Path, pid: int) -> int:
 
 
 def _alive(proc: Path, pid: int) -> bool:
-    # A zombie has let go of its files: whoever started it has only not asked yet how it ended.
+    # A zombie has closed its files: only its parent has not yet read its exit status.
     return not _status(proc, pid).get("State", "Z").startswith(("Z", "X"))
 
 

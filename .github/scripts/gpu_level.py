@@ -1,9 +1,10 @@
-"""Set the GPU's performance level for a job and put it back: ``gpu_level.py set LEVEL STATE``, ``… restore STATE``.
+"""Set the GPU's performance level for a job and restore it: ``gpu_level.py set LEVEL STATE``, ``… restore STATE``.
 
-The level that was there is written to STATE before anything is set. A level that the GPU or this user's rights refuse
-is said and recorded, and the job goes on: the clocks are recorded beside every sample anyway. Restoring must succeed
-where setting did. Tools: amd-smi, else rocm-smi; through ``sudo -n`` unless root. ROCATTN_SMI_GPU names one GPU of
-several (as ``-g`` / ``-d`` take it), else all are set. Standard library only: it also runs when nothing is installed.
+The previous level is written to STATE before anything is set. If the GPU or this user's permissions do not allow a
+level, that is reported and recorded, and the job goes on: clocks are recorded with every sample anyway. Restoring must
+succeed if setting did. Tools: amd-smi, or else rocm-smi; through ``sudo -n`` unless root. ROCATTN_SMI_GPU selects one
+of several GPUs (in the format of ``-g`` / ``-d``); by default all are set. Standard library only: it also runs before
+anything is installed.
 """  # noqa: INP001 - a script of the workflows, in no package
 
 import json
@@ -15,8 +16,8 @@ import sys
 from pathlib import Path
 
 LEVELS = ("auto", "low", "high", "stable_std", "stable_peak", "stable_min_mclk", "stable_min_sclk")
-# tool -> (question, the words before a level, the option that names one GPU, what names all of them)
-# amd-smi of ROCm up to 6.2 sets nothing unless it is told which GPUs; rocm-smi has no word for all.
+# tool -> (query arguments, arguments before a level, the option that selects one GPU, arguments for all GPUs)
+# amd-smi of ROCm up to 6.2 sets nothing without a GPU selection; rocm-smi has no argument for all GPUs.
 TOOLS = {
     "amd-smi": (["metric", "--perf-level", "--json"], ["set", "--perf-level"], "-g", ["-g", "all"]),
     "rocm-smi": (["--showperflevel", "--json"], ["--setperflevel"], "-d", []),
@@ -35,7 +36,7 @@ def main(words: list[str]) -> int:
 
 
 def set_level(level: str, state: Path) -> int:
-    """Note the level that is there, set another, and say what the GPU has then; only an unwritable note fails."""
+    """Record the current level, set another, and report the result; fails only if the record cannot be written."""
     tool = find_tool()
     before = read(tool) if tool else ""
     if not tool or not before:
@@ -43,10 +44,10 @@ def set_level(level: str, state: Path) -> int:
         print(f"::warning::performance level not set: {why}; samples carry their clocks")
         return 0
     if before == level:
-        # The owner's choice, or what a job left that lost its machine: either way nothing to change or to put back.
+        # The owner's choice, or left over from a job that lost its machine: nothing to change or restore either way.
         print(f"gpu_level: {level} already")
         return 0
-    # First the note, then the change: a job that dies in between still restores.
+    # Record before the change: a job that dies in between can still restore.
     state.write_text(json.dumps({"tool": tool, "before": before}))
     said = change(tool, level)
     now = read(tool)
@@ -58,7 +59,7 @@ def set_level(level: str, state: Path) -> int:
 
 
 def restore(state: Path) -> int:
-    """Put the noted level back and check it; without a note there is nothing to do."""
+    """Restore the recorded level and check it; without a record there is nothing to do."""
     try:
         note = json.loads(state.read_text())
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def find_tool() -> str:
 
 
 def read(tool: str) -> str:
-    """Return the level that all GPUs in question have, "mixed" where they differ, "" where the tool does not say."""
+    """Return the level of all selected GPUs, "mixed" if they differ, "" if the tool does not report it."""
     done = _run([_path(tool), *TOOLS[tool][0], *_gpus(tool)])
     if done is None or done.returncode:
         return ""
@@ -91,15 +92,15 @@ def read(tool: str) -> str:
 
 
 def change(tool: str, level: str) -> str:
-    """Ask for a level; return the tool's last line, for whoever has to say that it did not work."""
-    # Several levels at once cannot be named in one call: what was mixed goes back to the driver's own choice.
+    """Request a level; return the tool's last line, for a report that it failed."""
+    # One call cannot set several levels: mixed levels go back to the driver's automatic choice.
     wanted = "auto" if level == "mixed" else level
     words = wanted.upper() if tool == "amd-smi" else wanted
     rights = [] if os.geteuid() == 0 else ["sudo", "-n"]
     done = _run([*rights, _path(tool), *TOOLS[tool][1], words, *_gpus(tool)])
     if done is None:
         return "it did not answer"
-    # A line of a tool's output must not be taken for a workflow command.
+    # A tool's output must not be interpreted as a workflow command.
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     return re.sub(r"[^ -~]|::", "?", lines[-1])[:200] if lines else f"exit status {done.returncode}"
 

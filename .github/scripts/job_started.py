@@ -1,11 +1,11 @@
-"""The runner's job-started hook (docs/runner.md): ends a job that must not run here before its first step does.
+"""The runner's job-started hook (docs/runner.md): ends a job that must not run here, before its first step.
 
-A copy on the machine, owned by root, is what counts: a change to this file in a pull request changes nothing there. The
-repository that may use the machine is in ROCATTN_RUNNER_FOR ("owner/name"), set by whoever runs it. Only a label on a
-pull request of that very repository, and a run by hand, are let through, whatever the workflow files say.
+The machine uses a copy owned by root, so a pull request that changes this file changes nothing there. The repository
+that may use the machine is in ROCATTN_RUNNER_FOR ("owner/name"), set by the machine's owner. Only a label on a pull
+request from that repository itself, and a manual run, are allowed, whatever the workflow files say.
 
-A status other than 0 makes the runner skip the job's steps, but not those with ``if: always()`` (issue 2811 of
-actions/runner), which a changed workflow file can have. So a refusal also kills the runner's process of the job; the
+A status other than 0 makes the runner skip the job's steps, except those with ``if: always()`` (issue 2811 of
+actions/runner), which a changed workflow file can have. So a refusal also kills the runner's process for the job; the
 runner itself goes on, and reports the job as failed.
 """  # noqa: INP001 - a script of the workflows, in no package
 
@@ -25,8 +25,8 @@ def refusal(name: str, event: dict[str, Any], repository: str, allowed: str) -> 
 
     Args:
         name: The event's name.
-        event: What GitHub tells of it.
-        repository: The repository that the job is of.
+        event: The event's payload from GitHub.
+        repository: The repository that the job belongs to.
         allowed: The repository that may use the machine.
     """
     head = ((event.get("pull_request") or {}).get("head") or {}).get("repo") or {}
@@ -51,7 +51,7 @@ def worker(proc: Path = Path("/proc")) -> int:
     while pid > 1:
         try:
             lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
-        except OSError:  # another user's, where those are hidden
+        except OSError:  # another user's process, if those are hidden
             return 0
         status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
         if status.get("Name") == WORKER:
@@ -61,7 +61,7 @@ def worker(proc: Path = Path("/proc")) -> int:
 
 
 def refuse(why: str) -> int:
-    """Say why, and end the job for good."""
+    """Print why, and end the whole job."""
     print(f"job_started: {why}: refused", file=sys.stderr, flush=True)
     if pid := worker():
         os.kill(pid, signal.SIGKILL)
@@ -71,12 +71,12 @@ def refuse(why: str) -> int:
 
 
 def main() -> int:
-    """Read what the runner tells, and let the job go on or not."""
+    """Read the runner's event, and allow or refuse the job."""
     try:
         event = json.loads(Path(os.environ["GITHUB_EVENT_PATH"]).read_text())
         environment = [os.environ.get(key, "") for key in ("GITHUB_REPOSITORY", "ROCATTN_RUNNER_FOR")]
         why = refusal(os.environ.get("GITHUB_EVENT_NAME", ""), event, *environment)
-    except (KeyError, OSError, ValueError, AttributeError, RecursionError) as error:  # of another form than GitHub's
+    except (KeyError, OSError, ValueError, AttributeError, RecursionError) as error:  # not in GitHub's format
         why = f"the event cannot be read ({type(error).__name__})"
     if why:
         return refuse(why)

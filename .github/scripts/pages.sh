@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The public site on branch gh-pages: `pages.sh fetch` brings the asv results that it keeps, with the record of noise among
-# them, `pages.sh publish SITE [RESULTS]` puts the site and the results there as one commit without history (results grow;
-# every night's copy need not stay).
-# GITHUB_TOKEN, if set, goes to git through its environment, where no process list shows it.
+# The public site on branch gh-pages: `pages.sh fetch` downloads its asv results, including the noise record;
+# `pages.sh publish SITE [RESULTS]` stores the site and the results as one commit without history (results grow, and old
+# nightly copies need not stay).
+# GITHUB_TOKEN, if set, is passed to git in the environment, where no process list shows it.
 set -euo pipefail
 store=.asv/results
 remote=${PAGES_REMOTE:-origin}
@@ -15,8 +15,8 @@ fi
 
 case "${1:-} ${2:-}" in
 "fetch ")
-    # Only where the remote says so is there no branch: after a failure, `publish` would put what one night measured in
-    # the place of all earlier nights'.
+    # Only trust the remote that there is no branch: after a failed fetch, `publish` would replace all earlier results
+    # with those of one night.
     if ! found=$(git ls-remote --heads "$remote" refs/heads/gh-pages) ||
         ! { [ -z "$found" ] || git fetch --quiet --depth=1 "$remote" refs/heads/gh-pages; }; then
         echo "pages.sh: the results of earlier nights cannot be fetched from $remote: run this again" >&2
@@ -37,7 +37,7 @@ case "${1:-} ${2:-}" in
         echo "pages.sh: $site has no index.html: nothing is published" >&2
         exit 3
     fi
-    # A tree of its own, from an index of its own: neither the checkout nor its index is touched.
+    # A separate tree from a separate index: neither the checkout nor its index changes.
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     cp -R "$site" "$work/tree"

@@ -1,11 +1,11 @@
-"""What the workflows ask of GitHub's API, with everything that a pull request's author can choose taken as hostile.
+"""The workflows' calls of GitHub's API; everything that a pull request's author can choose is treated as hostile.
 
-``admit``: decide which commit may run on the GPU machine, and take the label away that asked for it.
-``fetch DIR``: bring the verdicts of a finished run.
-``comment DIR``: put them, rendered by ``rocattn gate comment``, on the pull request: one comment for each, renewed.
+``admit``: decide which commit may run on the GPU machine, and remove the label that requested it.
+``fetch DIR``: download the verdicts of a finished run.
+``comment DIR``: put them, rendered by ``rocattn gate comment``, on the pull request: one comment each, updated.
 
-Input comes in environment variables, never in arguments that YAML builds. Standard library only: the token is never in
-a process that has loaded anything else.
+Input comes from environment variables, never from arguments that YAML builds. Standard library only: the token is never
+in a process that has loaded anything else.
 """  # noqa: INP001 - a script of the workflows, in no package
 
 import http.client
@@ -31,14 +31,14 @@ REPOSITORY = re.compile(r"[A-Za-z0-9_-]{1,100}/[A-Za-z0-9._-]{1,100}")
 ARTIFACT = re.compile(r"verdict(?:-[a-z0-9]{1,20})?")
 ENDED = re.compile(r"[a-z_]{1,30}")
 OWED = re.compile(rf"{ARTIFACT.pattern}={ENDED.pattern}(?: {ARTIFACT.pattern}={ENDED.pattern})*")
-# What every machine of `gpu` is labelled with, beside the architecture.
+# Labels of every machine of `gpu`, in addition to the architecture.
 COMMON_LABELS = {"self-hosted", "linux", "rocm"}
 LABEL = "gpu"
-# The job of `test` that leaves a verdict.
+# The job of `test` that produces a verdict.
 GATE = "gate, without a GPU"
-# What says how a change is measured: the verdict of one that changes any of it is its author's word.
+# Files that determine how a change is measured: if a change edits any, its verdict is only the author's word.
 MEASURING = re.compile(r"(?:\.github|\.rocattn|benchmarks)/|(?:asv\.conf\.json|dev\.py|pyproject\.toml)$")
-MOST_FILES = 3000  # that GitHub lists of a pull request
+MOST_FILES = 3000  # GitHub's limit per pull request
 BOT = "github-actions[bot]"
 MEMBER = "verdict.json"
 MAX_ARCHIVE_BYTES, MAX_VERDICT_BYTES, MAX_COMMENT_BYTES = 32 << 20, 16 << 20, 65_000
@@ -47,32 +47,32 @@ Part = TypeVar("Part")
 
 
 class RefusedError(Exception):
-    """The request is not one that this workflow serves; the text says why."""
+    """Raised for a request that this workflow does not serve; the message says why."""
 
 
 class Api:
-    """GitHub's REST API of one repository."""
+    """GitHub's REST API for one repository."""
 
     def __init__(self) -> None:
         self.root = os.environ.get("GITHUB_API_URL", "https://api.github.com")
         self.repository = matching(REPOSITORY, "GITHUB_REPOSITORY")
         self._token = os.environ.get("GITHUB_TOKEN", "")
         if re.fullmatch(r"[!-~]+", self._token) is None:
-            raise RefusedError("GITHUB_TOKEN is not set, or is not a token")  # which is not shown
+            raise RefusedError("GITHUB_TOKEN is not set, or is not a token")  # never show its value
 
     def call(self, method: str, path: str, body: object = None, limit: int = MAX_ARCHIVE_BYTES) -> bytes:
-        """Send one request below ``/repos/OWNER/NAME`` and return the answer's body.
+        """Send one request below ``/repos/OWNER/NAME`` and return the body of the answer.
 
         Raises:
-            RefusedError: When the answer is longer than ``limit``.
-            urllib.error.HTTPError: For any status that is no success.
+            RefusedError: The answer is longer than ``limit``, in bytes.
+            urllib.error.HTTPError: The status is not a success.
         """
         data = None if body is None else json.dumps(body).encode()
         address = f"{self.root}/repos/{self.repository}{path}"
         request = urllib.request.Request(address, data, method=method)  # noqa: S310 - the runner names the API
         request.add_header("Accept", "application/vnd.github+json")
         request.add_header("Content-Type", "application/json")
-        # Archives are fetched through a redirect to another host, which must not get the token.
+        # Archives come through a redirect to another host, which must not get the token.
         request.add_unredirected_header("Authorization", f"Bearer {self._token}")
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
             text: bytes = answer.read(limit + 1)
@@ -84,7 +84,7 @@ class Api:
         """Return a decoded JSON answer.
 
         Raises:
-            RefusedError: When it is none, as a proxy's page of HTML is.
+            RefusedError: It is not JSON, such as a proxy's HTML page.
         """
         try:
             return json.loads(self.call("GET", path))
@@ -92,7 +92,7 @@ class Api:
             raise RefusedError(f"the answer to {path} is not JSON") from error
 
     def pages(self, path: str, most: int = 20) -> Iterator[dict[str, Any]]:
-        """Return the items of a list that comes in pages."""
+        """Yield the items of a paginated list."""
         join = "&" if "?" in path else "?"
         for page in range(1, most + 1):
             items = objects(self.get(f"{path}{join}per_page=100&page={page}"))
@@ -102,10 +102,10 @@ class Api:
 
 
 def part(answer: Any, name: str, kind: type[Part]) -> Part:
-    """Return what an answer of the API calls ``name``.
+    """Return the field ``name`` of an API answer.
 
     Raises:
-        RefusedError: When it has no such thing, or one of another kind.
+        RefusedError: It has no such field, or one of a different type.
     """
     found = answer.get(name) if isinstance(answer, dict) else None
     if not isinstance(found, kind):
@@ -114,15 +114,15 @@ def part(answer: Any, name: str, kind: type[Part]) -> Part:
 
 
 def name_in(answer: Any, name: str) -> str:
-    """Return what an answer calls itself; nothing for one that was deleted, which is null."""
+    """Return a name from an object; empty for a deleted object, which is null."""
     return str(answer.get(name, "")) if isinstance(answer, dict) else ""
 
 
 def objects(answer: Any) -> list[dict[str, Any]]:
-    """Return a list of objects that the API answered.
+    """Return an API answer that must be a list of objects.
 
     Raises:
-        RefusedError: When it is something else.
+        RefusedError: It is something else.
     """
     if not isinstance(answer, list) or not all(isinstance(one, dict) for one in answer):
         raise RefusedError("an answer of the API is not a list")
@@ -130,10 +130,10 @@ def objects(answer: Any) -> list[dict[str, Any]]:
 
 
 def matching(pattern: re.Pattern[str], name: str) -> str:
-    """Return an environment variable that has the form it must have.
+    """Return an environment variable that must match a pattern.
 
     Raises:
-        RefusedError: When it does not.
+        RefusedError: It does not match.
     """
     value = os.environ.get(name, "")
     if pattern.fullmatch(value) is None:
@@ -142,15 +142,15 @@ def matching(pattern: re.Pattern[str], name: str) -> str:
 
 
 def number_in(name: str) -> int:
-    """Return an environment variable that is a positive number."""
+    """Return an environment variable that must be a positive number."""
     return int(matching(re.compile(r"[1-9]\d{0,17}"), name))
 
 
 def admit() -> None:
-    """Check who asked for a GPU run and of which commit; write ``sha`` and ``base`` to the step's outputs.
+    """Check who requested a GPU run and for which commit; write ``sha`` and ``base`` to the step's outputs.
 
-    A label counts for the commit that had it when it was given, if whoever gave it may write to the repository, and
-    only once: it is taken away, so that a later push is not run by an earlier consent.
+    A label counts only for the commit that it was put on, only from users with write access, and only once: it is
+    removed, so that earlier consent does not cover a later push.
     """
     sha = matching(SHA, "ASKED_SHA")
     base = matching(REVISION, "ASKED_BASE")
@@ -169,7 +169,7 @@ def admit() -> None:
 
 
 def take_label(api: Api, number: int) -> None:
-    """Remove the label; one that is gone already is fine."""
+    """Remove the label; it may already be gone."""
     try:
         api.call("DELETE", f"/issues/{number}/labels/{LABEL}")
     except urllib.error.HTTPError as error:
@@ -184,12 +184,12 @@ def output(name: str, value: str) -> None:
 
 
 def fetch(folder: Path) -> None:
-    """Write each verdict that run ``RUN_ID`` owes to ``NAME.json``, and to the step's outputs how its job ended.
+    """Write each verdict expected from run ``RUN_ID`` to ``NAME.json``, and how its job ended to the step's outputs.
 
-    An empty file stands for a verdict that cannot be had. What a run owes is GitHub's word, not the artifacts': `gpu`
-    one for each self-hosted machine that took a job of it, and none to a fork, whose workflow can upload any artifact
-    from a hosted job while a machine refuses another: forks come to a GPU by hand, without a comment. Jobs and
-    artifacts of another commit than ``HEAD_SHA`` do not count.
+    An empty file stands for a missing verdict. GitHub decides which verdicts are expected, not the artifacts: from
+    `gpu`, one per self-hosted machine that took a job. A fork's run has none, since its workflow can upload any
+    artifact from a hosted job while the machine refuses its job: forks run on a GPU by hand, without a comment. Jobs
+    and artifacts of commits other than ``HEAD_SHA`` do not count.
     """
     api, run, sha = Api(), number_in("RUN_ID"), matching(SHA, "HEAD_SHA")
     folder.mkdir(parents=True, exist_ok=True)
@@ -211,18 +211,17 @@ def fetch(folder: Path) -> None:
             print(f"{name}: {error}")
         (folder / f"{name}.json").write_bytes(text)
         print(f"{name}: {len(text)} bytes, its job ended with {ended}")
-    # Not beside the texts: what renders them could change it.
+    # Not next to the texts, where the job that renders them could change it.
     output("owed", " ".join(f"{name}={ended}" for name, (ended, _) in owed.items()))
     if not owed:
         print("no machine took a job of this run, or it is a fork's: there is nothing to report")
 
 
 def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the newest artifact of a name that was made while a job ran; None if there is none.
+    """Return the newest artifact with a name that was uploaded while a job ran; None if there is none.
 
-    What comes after the job's end is another job's. A run that is run again keeps the artifacts of its earlier
-    attempts: a job that leaves none must not be answered for by the one before it. A job that is not run again keeps
-    its old beginning.
+    Artifacts from after the job's end belong to other jobs. A rerun keeps the artifacts of earlier attempts, which must
+    not stand in for a job that uploads none. A job that is not rerun keeps its original start time.
     """
     began, over = moment(job.get("started_at")), moment(job.get("completed_at"))
     found = [(moment(one.get("created_at")), one) for one in artifacts if one.get("name") == name]
@@ -231,7 +230,7 @@ def newest(artifacts: list[dict[str, Any]], name: str, job: dict[str, Any]) -> d
 
 
 def moment(text: Any) -> float:
-    """Return a time stamp of the API in seconds; 0 if it is none."""
+    """Return an API timestamp in seconds; 0 if it is invalid."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
@@ -239,10 +238,10 @@ def moment(text: Any) -> float:
 
 
 def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name of the verdict and job for each job that a self-hosted machine ran."""
+    """Yield the verdict's name and the job for each job that a self-hosted machine ran."""
     for job in jobs:
         labels = [str(label) for label in part(job, "labels", list)]
-        # A machine's name is there once it has taken the job: asking for its label is not enough.
+        # A job has a machine's name once the machine has taken it: requesting its label is not enough.
         if "self-hosted" in labels and job.get("runner_name"):
             for label in sorted(set(labels) - COMMON_LABELS)[:1]:
                 if ARTIFACT.fullmatch(f"verdict-{label}") and ENDED.fullmatch(str(job.get("conclusion"))):
@@ -250,10 +249,10 @@ def machines(jobs: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def archive_of(api: Api, artifact: dict[str, Any] | None) -> bytes:
-    """Return an artifact as GitHub packs it.
+    """Return the archive of an artifact, as packed by GitHub.
 
     Raises:
-        RefusedError: When the run left none, or it is too large to be a verdict, by what GitHub says of its size.
+        RefusedError: There is none, or it is too large to be a verdict, according to GitHub.
     """
     if artifact is None:
         raise RefusedError("its job left no verdict")
@@ -263,10 +262,10 @@ def archive_of(api: Api, artifact: dict[str, Any] | None) -> bytes:
 
 
 def verdict_of(archive: bytes) -> bytes:
-    """Return the verdict in an artifact; nothing of it is ever unpacked to a path that it names.
+    """Return the verdict in an artifact; nothing is ever unpacked to a path named in it.
 
     Raises:
-        RefusedError: When it is no archive, has no plain file of that name, or unpacks to too much.
+        RefusedError: It is not an archive, has no regular file of that name, or is too large when unpacked.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
@@ -286,7 +285,7 @@ def verdict_of(archive: bytes) -> bytes:
 
 
 def comment(folder: Path) -> None:
-    """Put each verdict that is owed, rendered in a folder, on the pull request that the run was for."""
+    """Put each expected verdict, rendered in a folder, on the pull request of the run."""
     api = Api()
     sha = matching(SHA, "HEAD_SHA")
     owed = sorted(each.split("=") for each in matching(OWED, "OWED").split())
@@ -299,7 +298,7 @@ def comment(folder: Path) -> None:
 
 
 def rendered(path: Path) -> str:
-    """Return the text of a plain file, as far as a comment has room for it.
+    """Return the text of a regular file, cut to what fits into a comment.
 
     The job that wrote it had loaded the project and its dependencies: it can be anything.
     """
@@ -310,10 +309,9 @@ def rendered(path: Path) -> str:
 
 
 def pull_request_of(api: Api, sha: str) -> int | None:
-    """Return the open pull request whose head is this commit of that branch; None when there is not exactly one.
+    """Return the open pull request whose head is this commit of that branch; None unless there is exactly one.
 
-    The run's own data would name it, too, but a pull request of a fork is not in it, and what an artifact says is the
-    author's word.
+    The run's data also names it, but not for a pull request from a fork, and an artifact is only the author's word.
     """
     wanted = (sha, os.environ.get("HEAD_REPOSITORY", ""), os.environ.get("HEAD_BRANCH", ""))
     numbers = []
@@ -328,9 +326,9 @@ def pull_request_of(api: Api, sha: str) -> int | None:
 
 
 def measuring(api: Api, number: int) -> str:
-    """Return a paragraph on what a pull request changes of how it is measured, by GitHub's own diff; "" if nothing.
+    """Return a paragraph on how a pull request changes its own measurement, by GitHub's diff; "" if it does not.
 
-    It names what we know, not files: those are the author's words.
+    It names known places, not files, whose names the author chose.
     """
     files = list(api.pages(f"/pulls/{number}/files", most=MOST_FILES // 100))
     changed = set[str]()
@@ -346,24 +344,24 @@ def measuring(api: Api, number: int) -> str:
 
 
 def body(name: str, sha: str, ended: str, text: str) -> str:
-    """Return a comment: our marker, what we know from GitHub itself, then the rendered verdict."""
+    """Return a comment: our marker, facts from GitHub, then the rendered verdict."""
     run = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{os.environ['GITHUB_REPOSITORY']}"
     run += f"/actions/runs/{number_in('RUN_ID')}"
-    # The artifact is the author's; how the job itself ended is GitHub's word and stands above it.
+    # The artifact is the author's; how the job ended comes from GitHub and is shown above it.
     head = f"{marker(name)}\n**{name}** of {sha[:10]}: [the run]({run}) ended with **{ended}**.\n\n"
     room = MAX_COMMENT_BYTES - len(head.encode())
     return head + text.encode()[:room].decode(errors="ignore")
 
 
 def marker(name: str) -> str:
-    """Return the first line by which our comment is found again."""
+    """Return the first line, which identifies our comment."""
     return f"<!-- rocattn:{name} -->"
 
 
 def upsert(api: Api, number: int, name: str, text: str) -> None:
-    """Renew our comment of this name, or make it."""
+    """Update our comment with this name, or create it."""
     for one in api.pages(f"/issues/{number}/comments"):
-        # Someone else's comment with our marker in it is not ours to change.
+        # Do not change other users' comments that contain our marker.
         if name_in(one.get("user"), "login") == BOT and str(one.get("body")).startswith(marker(name)):
             api.call("PATCH", f"/issues/comments/{part(one, 'id', int)}", {"body": text})
             print(f"{name}: comment renewed")
@@ -373,7 +371,7 @@ def upsert(api: Api, number: int, name: str, text: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Do what the command line says; a refusal or a failed call is one line and status 1."""
+    """Run the command line; a refusal or a failed call prints one line and returns status 1."""
     try:
         match words:
             case ["admit"]:

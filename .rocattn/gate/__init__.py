@@ -1,6 +1,6 @@
-"""What the gate knows about this repository: its plans, kernels and backends, compared and named as causes.
+"""The gate's plug-in for this repository: compares plans, kernels and backends, and names them as causes.
 
-Nothing here is timed, so nothing is left to chance: what got worse by its consequence is a regression the first time.
+Nothing here is timed, so nothing is left to chance: a change with worse consequences is a regression the first time.
 A regression whose pin is updated in the same commit counts as accepted in review. After an improvement the pin should
 be tightened, or a later regression could hide in the slack.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PLANS_FROM = ("rocattn", KERNELS)
 KERNELS_FROM = (*PLANS_FROM, "profiling/rocattn_profiling/kernels")
 EXACT = frozenset({"audit", "plan", "workspace"})
-_GPU_MODULE = "bench_gpu."  # its benchmarks name no backend
+_GPU_MODULE = "bench_gpu."  # its benchmarks have no backend parameter
 _IN_GPU_MODULE = re.compile(r"bench_gpu(?![?*{])(?:[^|()]|\([^()]*\))*")
 _DTYPES = ("float32", "float16", "bfloat16")
 _CPU_KERNELS = f"{KERNELS}/cpu"
@@ -52,7 +52,7 @@ ADVICE = sentences.ADVICE | {
     FLASH_PATH: "`can_use_flash_attention` in rocattn/gpu/flash.py gives the reason: widen what it allows, or accept "
     "the change with a waiver"
 }
-"""What to try, by `Cause.about`."""
+"""`Cause.about` -> advice."""
 
 
 def has_plans(tree: Path) -> bool:
@@ -61,7 +61,7 @@ def has_plans(tree: Path) -> bool:
 
 
 class Plugin(Base):
-    """Compares machine code, plans, workspaces and backend choices; names them, and their sources, as causes."""
+    """Compares machine code, plans, workspaces and backend choices; names these and their sources as causes."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -72,7 +72,7 @@ class Plugin(Base):
 
     @classmethod
     def unmeasurable(cls, patterns: Sequence[str]) -> Reason[str] | None:
-        """Return why nothing can be measured: all patterns find benchmarks of a GPU only, and there is none."""
+        """Return why nothing can be measured: the patterns match only GPU benchmarks, and there is no GPU."""
         if not patterns or not all(map(_IN_GPU_MODULE.fullmatch, patterns)):
             return None
         machine = hardware.examine()
@@ -82,7 +82,7 @@ class Plugin(Base):
         return Reason("no_gpu", text, "machine code is compared without one: rocattn kernels audit --against HEAD")
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Compile both sides' CPU kernels if a benchmark runs them."""
+        """Compile both sides' CPU kernels if any benchmark runs them."""
         self._named = {readable(value) for case in cases for value in case.parameters.values()}
         if self.context.trees and not compiler_environment():
             self.context.note(
@@ -92,11 +92,11 @@ class Plugin(Base):
             ready(self.context)
 
     def entries(self) -> list[Entry]:
-        """Compare what can be compared without a clock; what is left out is noted in the context."""
+        """Compare everything that needs no clock; omissions are noted in the context."""
         context = self.context
         base, head = (has_plans(context.trees[side]) for side in SIDES)
         if not head:
-            lost = RocattnError("head has no plans and kernels any more; base has")
+            lost = RocattnError("head no longer has plans and kernels; base has")
             return [failed_entry("plan", "plans and kernels", lost)]
         if not base:
             _left_out(context, "exact metrics", "base is too old to have plans and kernels")
@@ -109,11 +109,11 @@ class Plugin(Base):
         return entries
 
     def causes(self, entry: Entry) -> list[Cause]:
-        """Name a refused backend, changed launches and machine code, and the sources of what a benchmark runs."""
+        """Name a backend that declines, changed launches and machine code, and the sources of what a benchmark runs."""
         if entry.metric in EXACT:
             return self._sources_of_exact(entry)
         audit = self._audits.get((_parameter(entry, "arch"), _parameter(entry, "kernel")))
-        if audit is not None:  # a number of a kernel's machine code, tracked as a benchmark
+        if audit is not None:  # a machine-code number tracked as a benchmark
             return audit.causes
         config, backend = self._configs.get(_parameter(entry, "config")), _backend(entry)
         if not backend or config is None:
@@ -129,7 +129,7 @@ class Plugin(Base):
         return _advised(causes)
 
     def _ask(self, config: AttentionConfig) -> None:
-        """Ask both sides about a problem, and the first time about all that the run's benchmarks name."""
+        """Ask both sides about a problem; the first time, about all problems of the run's benchmarks."""
         if self._answers and config.label in self._answers["head"]:
             return
         named = self._configs.keys() & (set() if self._answers else self._named)
@@ -143,7 +143,7 @@ class Plugin(Base):
             self._answers[side] = {label: Answers() for label in problems} | self._answers.get(side, {}) | answers
 
     def _launches(self, base: Answers | None, head: Answers | None) -> list[Cause]:
-        """Name what differs in what both sides launch on this machine's GPUs, its machine code, and its sources."""
+        """Name the differences in what both sides launch on this machine's GPUs, in its machine code and sources."""
         causes: list[Cause] = []
         code: list[Cause] = []
         sources: set[str] = set()
@@ -167,17 +167,17 @@ class Plugin(Base):
         return self._changed(self._kernel_sources(kernel.source))
 
     def _sources_of_exact(self, entry: Entry) -> list[Cause]:
-        """Name the changed files that an exact number is made from: a kernel's sources, or what plans and selects."""
+        """Name the changed files behind an exact number: a kernel's sources, or the code that plans and selects."""
         if entry.metric == "audit":  # its causes begin with the kernel's own sources (`_sources_of`)
             near, far = set(), self._planners()
         else:
-            # The label is "select cpu-flash" or "workspace gpu": the backend's own file comes first.
+            # The label is "select cpu-flash" or "workspace gpu": put the backend's file first.
             near = {f"rocattn/backends/{entry.label.rpartition(' ')[2].replace('-', '_')}.py"}
             far = {*_PLAN_SOURCES, *self._planners()}
         return [*self._changed(near), *self._changed(far - near)][:_MOST_FILES]
 
     def _cpu_sources(self, direction: str) -> list[Cause]:
-        """Name the changed sources of the CPU kernels: first those that a direction is compiled from."""
+        """Name the changed sources of the CPU kernels, those that a direction is compiled from first."""
         if not self.context.trees:
             return []
         inside: set[str] = set()
@@ -201,12 +201,12 @@ class Plugin(Base):
 
 
 def _inputs(folder: Path, source: str, beside: str) -> set[str]:
-    """Return the paths of a source and its headers, empty where the source is not as in this revision.
+    """Return the paths of a source and its headers; empty if they cannot be determined.
 
     Args:
-        folder: Of the kernels, with ``include`` in it.
-        source: Relative to it.
-        beside: Path in the repository of what the source includes from its own folder.
+        folder: The kernels' folder, which contains ``include``.
+        source: Path of the source relative to it.
+        beside: Path in the repository of the files that the source includes from its own folder.
     """
     try:
         names = [name for name, _ in inputs_of(folder / "include", folder / source)]
@@ -217,7 +217,7 @@ def _inputs(folder: Path, source: str, beside: str) -> set[str]:
 
 
 def _compare_plans(context: Context) -> list[Entry]:
-    """Compare plans, workspaces and choices, unless every byte that they are made from is equal."""
+    """Compare plans, workspaces and choices, unless all of their sources are byte-identical."""
     if not _differ(context, PLANS_FROM):
         reason = "the library and its kernels are base's, byte for byte"
         return [
@@ -238,10 +238,10 @@ def _compare_plans(context: Context) -> list[Entry]:
 
 
 def _compare_kernels(context: Context, sources_of: Callable[[Shipped], list[Cause]]) -> list[Entry]:
-    """Compare machine code, unless every byte that it is made from is equal."""
+    """Compare machine code, unless all of its sources are byte-identical."""
     if _differ(context, KERNELS_FROM):
         return compare_machine_code(context, sources_of)
-    reason = "the kernels and what chooses them are base's, byte for byte"
+    reason = "the kernels and the code that chooses them are base's, byte for byte"
     return [Entry(label="all kernels", name="kernels", metric="audit", status="pass", reason=reason)]
 
 
@@ -250,7 +250,7 @@ def _left_out(context: Context, what: str, why: str) -> None:
 
 
 def _differ(context: Context, folders: Sequence[str]) -> bool:
-    """Whether any file in some folders differs between the sides."""
+    """Whether any file in the given folders differs between the sides."""
     base, head = ([_digest(context.trees[side] / folder) for folder in folders] for side in SIDES)
     return base != head
 
@@ -265,32 +265,32 @@ def _digest(folder: Path) -> str:
 
 
 def _refusal(config: AttentionConfig, backend: str, base: Answers | None, head: Answers | None) -> list[Cause]:
-    """Name a backend that computes a problem on base and not on head, with its own reason."""
+    """Name a backend that computes a problem on base but not on head, with its reason."""
     before = base.backends.get(backend) if base else None
     if base is None or head is None or before is None or not before.able:
         return []
     after = head.backends.get(backend)
     if after is not None and after.able:
         return []
-    reason = f"it says: {after.why}" if after else "it is not registered any more"
+    reason = f"it says: {after.why}" if after else "it is no longer registered"
     selected = f"; {head.selected or 'no backend'} is selected instead" if base.selected == backend else ""
     text = f"{backend} computes {config.label} on base and not on head: {reason}{selected}"
     return [Cause(kind="backend", text=text, location=error_at(text))]
 
 
 def _declines(backend: str, head: Answers | None) -> bool:
-    """Whether head's backend works on this machine and declines the problem before any of its kernels runs."""
+    """Whether head's backend works on this machine but declines the problem before running any kernel."""
     answer = head.backends.get(backend) if head else None
     return answer is not None and answer.available and not answer.supports
 
 
 def gpu_archs() -> list[str]:
-    """Return the architectures of this machine's GPUs; none without one."""
+    """Return the architectures of this machine's GPUs; empty without a GPU."""
     return list(dict.fromkeys(hardware.examine().archs))
 
 
 def _advised(causes: Sequence[Cause]) -> list[Cause]:
-    """Return causes with what to try, each piece of advice once."""
+    """Return the causes with advice, each piece only once."""
     return list(_with_advice(causes))
 
 
@@ -303,7 +303,7 @@ def _with_advice(causes: Sequence[Cause]) -> Iterator[Cause]:
 
 
 def _configs() -> dict[str, AttentionConfig]:
-    """Return every problem of the grids by label, in both directions and in every type."""
+    """Return every problem of the grids by label, in both directions and every dtype."""
     configs = {}
     for grid in GRIDS.values():
         for direction in grid.directions:
@@ -314,7 +314,7 @@ def _configs() -> dict[str, AttentionConfig]:
 
 
 def _backend(entry: Entry) -> str:
-    """Return the backend of a benchmark; "" where it names none."""
+    """Return the backend of a benchmark; "" if it names none."""
     return "gpu" if entry.name.startswith(_GPU_MODULE) else _parameter(entry, "backend")
 
 

@@ -1,4 +1,4 @@
-"""What both sides plan, allocate and select, asked of each revision's own code in its own environment."""
+"""Asks each revision's code, in its environment, what it plans, allocates and selects."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TIMEOUT_S = 300.0
 
 
 class ProbeError(RocattnError):
-    """Raised when a revision does not answer; one line."""
+    """Raised when a revision does not answer; the message is one line."""
 
 
 class PlannedLaunch(msgspec.Struct, frozen=True):
-    """One launch of a plan, as `rocattn.gpu.launch.KernelLaunch`."""
+    """One launch of a plan; see `rocattn.gpu.launch.KernelLaunch`."""
 
     kernel: str
     source: str
@@ -45,8 +45,8 @@ class PlanAnswer(msgspec.Struct, frozen=True):
     """What one side launches for a problem on an architecture.
 
     Attributes:
-        path, reason, launches, workspaces: As `rocattn.gpu.launch.LaunchPlan`.
-        hash: Of all that is launched, with its arguments.
+        path, reason, launches, workspaces: See `rocattn.gpu.launch.LaunchPlan`.
+        hash: Hash of everything that is launched, with its arguments.
         problem: Why there is no plan; "" if there is.
         absent: Why this revision makes no plans at all.
     """
@@ -64,11 +64,11 @@ class BackendAnswer(msgspec.Struct, frozen=True):
     """A backend's answer to a problem.
 
     Attributes:
-        available, supports: Whether it works on this machine, and computes the problem.
-        priority: The able backend with the highest one is selected.
-        stand_in: Whether it runs on a replacement of its hardware.
+        available, supports: Whether it works on this machine, and whether it computes the problem.
+        priority: The able backend with the highest priority is selected.
+        stand_in: Whether it runs on a stand-in for its hardware.
         why: Its reason if it is not available or does not support the problem.
-        workspace_bytes: What it allocates on the host; None if unknown.
+        workspace_bytes: Host memory that it allocates, in bytes; None if unknown.
     """
 
     available: bool
@@ -100,7 +100,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def usual_problems() -> dict[str, AttentionConfig]:
-    """Return the fixed list of problems by label: the quick grids, also in the GPU's dtypes, and each option once."""
+    """Return the fixed problems by label: the quick grids, also in the GPU's dtypes, and each option once."""
     problems = [config for name in ("inference", "gemma", "decode") for config in GRIDS[name].configs(quick=True)]
     problems += [config.replace(dtype="float16") for config in problems]
     some = GRIDS["inference"].configs(quick=True)
@@ -123,13 +123,13 @@ def usual_problems() -> dict[str, AttentionConfig]:
 def ready(context: Context) -> None:
     """Compile both sides' CPU kernels, so that a benchmark's time limit does not include the compiler.
 
-    The compiler takes a minute and more on a busy machine. Base's kernels are usually in the cache already, so head
-    would fail by a time limit just for being new.
+    Compiling takes a minute or more on a busy machine. Base's kernels are usually in the cache already, so head would
+    exceed a time limit just because it is new.
     """
     some = GRIDS["inference"].configs(quick=True)[0]
-    context.say("compiling the CPU kernels of both sides, unless they are there")
+    context.say("compiling the CPU kernels of both sides, unless they are cached")
     for side in SIDES:
-        # If a side cannot answer, its benchmarks fail and say why.
+        # If a side cannot answer, its benchmarks fail with the reason.
         with contextlib.suppress(ProbeError):
             ask(context, side, {some.label: some}, ())
 
@@ -140,14 +140,14 @@ def ask(
     """Ask one side's code about problems.
 
     Raises:
-        ProbeError: When it has no rocattn, or does not answer.
+        ProbeError: It has no rocattn, or does not answer.
     """
     launcher = context.launchers[side]
     with tempfile.TemporaryDirectory(prefix="probe-", dir=launcher.scratch) as folder:
         answer, request = Path(folder, "answer.json"), Path(folder, "request.json")
         asked = {key: config.to_dict() for key, config in problems.items()}
         request.write_bytes(msgspec.json.encode({"problems": asked, "archs": list(archs), "answer": str(answer)}))
-        # A copy: Python puts the script's folder on the path, and Python 3.10 has no option against it.
+        # A copy: Python puts the script's folder on the path, and Python 3.10 has no option to prevent that.
         command = [launcher.python, "-s", shutil.copy(PROBE, folder), str(request)]
         log = Path(folder, "log")
         with log.open("wb") as output:
@@ -157,15 +157,15 @@ def ask(
                     timeout_s=TIMEOUT_S, grace_s=0.0,
                 )  # fmt: skip
             except StartError as error:
-                raise ProbeError(f"{side} does not say what it plans: {error}") from error
+                raise ProbeError(f"{side} does not report its plans: {error}") from error
         if ended.status is None:
-            raise ProbeError(f"{side} did not say in {TIMEOUT_S:.0f} s what it plans")
+            raise ProbeError(f"{side} did not report its plans within {TIMEOUT_S:.0f} s")
         if not answer.exists():
-            raise ProbeError(f"{side} does not say what it plans: {complaint(log.read_text(errors='replace'))}")
+            raise ProbeError(f"{side} does not report its plans: {complaint(log.read_text(errors='replace'))}")
         try:
             said = msgspec.json.decode(answer.read_bytes(), type=_Answer)
         except msgspec.DecodeError as error:
-            raise ProbeError(f"{side} plans in a way that cannot be read: {error}") from error
+            raise ProbeError(f"{side}'s plans cannot be read: {error}") from error
     if said.absent:
         raise ProbeError(f"{side} has no rocattn: {said.absent}")
     return said.problems

@@ -1,4 +1,4 @@
-"""The machine code of rocattn's kernels: what its pins accept or remember, and where what got worse is."""
+"""The machine code of rocattn's kernels: what pins accept, slow growth beyond them, and locations of regressions."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def compare_machine_code(context: Context, sources_of: Callable[[Shipped], list[
         compared = compare_kernels(base, head, say=context.say)
     except RocattnError as error:
         return [failed_entry("audit", "kernels", error)]
-    # Kernels that do not compile have entries.
+    # Kernels that do not compile already have entries.
     context.not_compared.extend(gap for gap in compared.comparison.not_compared if gap.code != PROBLEM)
     pins = PinFiles(context.trees["base"], context.trees["head"], context.note)
     shipped = {(kernel.arch, kernel.name): kernel for kernel in head.shipped}
@@ -78,7 +78,7 @@ def compare_machine_code(context: Context, sources_of: Callable[[Shipped], list[
 
 
 def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]:
-    """Return what a side ships, and for an architecture that it cannot list, why."""
+    """Return a side's shipped kernels, and why an architecture's kernels cannot be listed."""
     tree = context.trees[side]
     listed = list_kernels(tree, side, TESTED)
     chosen = [kernel for kernel in listed.kernels if not context.options.quick or is_quick(kernel)]
@@ -86,13 +86,13 @@ def _kernels(context: Context, side: SideName) -> tuple[Kernels, dict[str, str]]
 
 
 def machine_code_causes(context: Context, arch: str, old: PlanAnswer, new: PlanAnswer) -> list[Cause]:
-    """Return what got worse in the machine code of two plans' kernels, what costs most first; else what differs at all.
+    """Return what got worse in the machine code of two plans' kernels, largest cost first, or else any difference.
 
-    Improvements are left out: they explain no regression.
+    Improvements are left out: they do not explain a regression.
 
     Args:
-        context: With both trees.
-        arch: The GPU.
+        context: Both sides, with their trees.
+        arch: The GPU's architecture.
         old: Base's plan.
         new: Head's plan.
     """
@@ -123,7 +123,7 @@ def machine_code_causes(context: Context, arch: str, old: PlanAnswer, new: PlanA
 
 
 def failed_entry(metric: str, label: str, error: RocattnError, arch: str = "") -> Entry:
-    """Return the entry of what head cannot be asked though base can: not measured never passes."""
+    """Return the entry for something that only base can answer: what is not measured never passes."""
     return Entry(label=label, name=label, metric=metric, arch=arch, status="failed", reason=str(error))
 
 
@@ -132,11 +132,11 @@ def _content(file: Path) -> bytes:
 
 
 def error_at(text: str) -> Location | None:
-    """Return the location in the kernels' sources that a compiler's message names; None where it names none."""
+    """Return the location in the kernels' sources that a compiler's message names; None if there is none."""
     match = _ERROR.search(text)
     if match is None:
         return None
-    header = match[1].rpartition("include/rocattn/")  # before it the checkout's path, or one from the kernel's folder
+    header = match[1].rpartition("include/rocattn/")  # after the checkout's path, or a relative one
     name = match[1].removeprefix("./")
     if header[1]:
         path = "".join(header[1:])
@@ -152,7 +152,7 @@ class PinFiles(Review):
 
     Args:
         base, head: The checkouts.
-        note: Takes the reason why head's pins of an architecture cannot be used.
+        note: Called with the reason why head's pins of an architecture cannot be used.
     """
 
     def __init__(self, base: Path, head: Path, note: Callable[[str], None] = lambda _: None) -> None:
@@ -161,11 +161,11 @@ class PinFiles(Review):
         self._read: dict[tuple[str, str], Pins | None] = {}
 
     def place(self, finding: Finding) -> Location | None:
-        """Return a kernel's file, with the line if the finding is a compiler's error."""
+        """Return a kernel's file, with the line if the finding is a compiler error."""
         return error_at(finding.text) or (Location(path=f"{KERNELS}/{finding.file}") if finding.file else None)
 
     def settled(self, entry: Entry, after: KernelFacts) -> Entry:
-        """Accept what is worse by a renewed pin; after an improvement, ask for one."""
+        """Accept a regression whose pin was renewed; after an improvement, ask to renew the pin."""
         status, reason, waiver = entry.status, entry.reason, ""
         if status == "regression" and self.accepts(after):
             status, waiver = "waived", f"this change renewed the kernel's pin in {PINS}/{after.arch}.json"
@@ -175,14 +175,14 @@ class PinFiles(Review):
         return msgspec.structs.replace(entry, status=status, reason=reason, waiver=waiver, decision=decided)
 
     def accepts(self, after: KernelFacts) -> bool:
-        """Whether this change renewed the kernel's pin, and meets it."""
+        """Whether this change renewed the kernel's pin and meets it."""
         new = self._pin("head", after)
         if new is None or new == self._pin("base", after) or lacking_in(new, pin_of(after)):
             return False
         return not _worse(new, after)
 
     def crept(self, before: KernelFacts, after: KernelFacts) -> list[Finding]:
-        """Return what is worse than the pin, where base still meets it."""
+        """Return what is worse than the pin although base still meets it."""
         pin = self._pin("head", after)
         return [] if pin is None or _worse(pin, before) else _worse(pin, after)
 
@@ -192,7 +192,7 @@ class PinFiles(Review):
         return pin is not None and any(finding.severity == "better" for finding in differences(pin, after))
 
     def _pin(self, side: str, facts: KernelFacts) -> Pin | None:
-        """Return a kernel's pin; None without one, or if another compiler or table of rates made it."""
+        """Return a kernel's pin; None without one, or if it comes from another compiler or instruction-cost table."""
         pins = self._pins(side, facts)
         return pins.kernels.get(facts.name) if pins else None
 
@@ -212,7 +212,7 @@ class PinFiles(Review):
         """Read pins.
 
         Raises:
-            PinError: When they cannot be read, or are of another compiler or table of rates.
+            PinError: They cannot be read, or come from another compiler or instruction-cost table.
         """
         path = self._trees[side] / PINS / f"{facts.arch}.json"
         if not path.is_file():
@@ -237,10 +237,10 @@ def with_places(
     root: Path,
     changed: Callable[[Shipped], list[Cause]],
 ) -> list[Entry]:
-    """Return entries with the changed lines of what got worse, or else the costliest lines of its machine code.
+    """Return entries of regressions with their changed lines, or else the costliest lines of their machine code.
 
     Args:
-        entries: Of the audit.
+        entries: The audit's entries.
         shipped: Head's compilations by (architecture, name).
         root: The folder of head's sources.
         changed: Names the changed lines of code that a kernel is compiled from.
@@ -251,9 +251,9 @@ def with_places(
 def _with_sources(
     entry: Entry, shipped: dict[tuple[str, str], Shipped], changed: Callable[[Shipped], list[Cause]]
 ) -> Entry:
-    """Put the changed lines of a kernel that got worse before its machine code, which then needs no place of its own.
+    """Put the changed lines of a kernel that got worse before its machine code, which then needs no location.
 
-    Only spills keep one, and compiler errors: where they are is not where the code changed.
+    Only spills and compiler errors keep theirs: it differs from where the code changed.
     """
     kernel = shipped.get((entry.arch, entry.label))
     sources = changed(kernel) if kernel is not None and entry.status == "regression" else []
@@ -269,9 +269,9 @@ def _with_sources(
 
 
 def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], root: Path) -> list[Entry]:
-    """Locate the lines of machine code that has no better place, the costliest ones; each may take a compilation.
+    """Locate machine code without a better location at its costliest lines; each kernel may take a compilation.
 
-    Of more than `MOST`, each architecture's first kernels are taken: one cause may make all variants of one worse.
+    If there are more than `MOST`, take each architecture's first kernels: one cause may affect all of its variants.
     """
     worse: dict[str, list[int]] = {}
     for at, entry in enumerate(entries):
@@ -288,7 +288,7 @@ def _with_lines(entries: list[Entry], shipped: dict[tuple[str, str], Shipped], r
         kernel = shipped[entry.arch, entry.label]
         try:
             lines = lines_of_shipped(kernel, root)
-        except RocattnError:  # it does not compile, which is the finding itself
+        except RocattnError:  # it does not compile, which is the finding
             lines = []
         located[at] = msgspec.structs.replace(entry, causes=_located(entry.causes, lines, kernel))
     return located
@@ -299,10 +299,10 @@ def _lacks_line(cause: Cause) -> bool:
 
 
 def _located(causes: Sequence[Cause], lines: Sequence[SourceLine], kernel: Shipped) -> list[Cause]:
-    """Give each cause its likeliest line: one that shows it, else the costliest."""
+    """Give each cause its most likely line: one that shows it, or else the costliest."""
     located = []
     for cause in causes:
-        # The first line that fits, else the first of the others.
+        # The first line that fits, or else the first line.
         line = min(lines, key=lambda line: line.shows != shown_for(cause.about), default=None)
         if line is None or not _lacks_line(cause):
             located.append(cause)

@@ -1,8 +1,8 @@
-"""Plans, workspaces and the choice of a backend, compared: pure functions of both sides' answers.
+"""Compares plans, workspaces and backend choices: pure functions of both sides' answers.
 
-These numbers are exact, so every change is reported. A change fails only by its consequence: a problem loses the flash
-path, its plan or its backend, or takes more memory. Another tile or grid is only listed: the clock, or the audit of the
-kernels, decides whether it is slower.
+These results are exact, so every change is reported. A change fails only because of its consequences: a problem loses
+the flash path, its plan or its backend, or needs more memory. A different tile or grid is only listed: timing, or the
+audit of the kernels, decides whether it is slower.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 PAGE_BYTES = 4096
 """Memory is allocated in pages, so a workspace that grows by less costs nothing."""
-_NAMED = 8  # causes listed for one entry
+_NAMED = 8  # causes listed per entry
 
 
 FLASH_PATH = "flash path"
-"""A group of plans, and the code of a cause where it was lost."""
+"""A group of plans, and the code of a cause that lost this path."""
 
 
 class _Change(NamedTuple):
-    """The difference in one respect of one problem on one architecture (or on the host: "").
+    """One difference for one problem on one architecture (or on the host: "").
 
     Attributes:
-        status, metric: As in `Entry`; "pass" for no difference.
-        group: What is judged together over all problems: "flash path", "select cpu-flash".
+        status, metric: See `Entry`; "pass" for no difference.
+        group: Its group, judged together over all problems: "flash path", "select cpu-flash".
         problem, arch: Label of the problem, and the architecture.
         text: The difference, as a clause.
         base, head: Bytes of a workspace.
@@ -55,9 +55,9 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
     """Return an entry for each group of changes that matter, one for all other changes, and one for what is equal.
 
     Args:
-        base: Base's answers by the problem's label.
-        head: Head's.
-        archs: The architectures that plans were asked for.
+        base: Base's answers by problem label.
+        head: Head's answers by problem label.
+        archs: The architectures of the plans.
     """
     asked = [key for key in head if not base[key].unknown]
     known = [key for key in asked if not head[key].unknown]
@@ -75,7 +75,7 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
     groups: dict[tuple[str, str, str], list[_Change]] = defaultdict(list)
     for change in changes:
         groups[change.metric, change.group, change.arch].append(change)
-    # Lost plans are counted among all plans of the architecture, those of the flash path included.
+    # Lost plans are counted among all plans of the architecture, including those of the flash path.
     others = {
         (metric, group, arch): len(groups.get((metric, FLASH_PATH, arch), ()) if arch else known)
         for metric, group, arch in groups
@@ -94,13 +94,13 @@ def compare(base: Mapping[str, Answers], head: Mapping[str, Answers], archs: Seq
 
 def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Change]:
     if old.absent:
-        return  # base is too old to have any
+        return  # base is too old to have plans
     lost = new.problem or new.absent
     if old.problem or lost:
         if not lost:
             yield _Change("new", "plan", "plans", key, arch, f"base has none: {old.problem}")
         elif not old.problem:
-            text = f"there is no plan any more ({lost}); base launches {_names(old.launches)}"
+            text = f"head has no plan ({lost}); base launches {_names(old.launches)}"
             yield _Change("regression", "plan", "plans", key, arch, text)
         else:
             yield _Change("pass", "plan", "no plan", key, arch, "neither side has one")
@@ -111,7 +111,7 @@ def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Ch
         was, now = (f"the {side.path} path ({_names(side.launches)})" for side in (old, new))
         text = f"{was} gives way to {now}{why}"
         yield _Change("regression" if old.path == "flash" else "improvement", "plan", FLASH_PATH, key, arch, text)
-        return  # the other path's workspaces follow from it
+        return  # different workspaces follow from the different path
     group = FLASH_PATH if old.path == "flash" else "plans"
     if old.hash == new.hash:
         yield _Change("pass", "plan", group, key, arch, "as in base")
@@ -121,7 +121,7 @@ def _plan(key: str, arch: str, old: PlanAnswer, new: PlanAnswer) -> Iterator[_Ch
 
 
 def geometry(old: PlanAnswer, new: PlanAnswer) -> str:
-    """Return in words what differs between two plans for one problem."""
+    """Describe the differences between two plans for one problem."""
     if _kernels(old) != _kernels(new):
         return f"launches {_names(new.launches)} instead of {_names(old.launches)}"
     parts = []
@@ -162,24 +162,24 @@ def _selection(key: str, old: Answers, new: Answers) -> Iterator[_Change]:
         yield _Change("pass", "plan", group, key, "", "as in base")
     for name, answer in old.backends.items():
         now = new.backends.get(name)
-        # The selected backend is compared above; another one is lost to those who name it.
+        # The selected backend is compared above; losing another one affects users who request it by name.
         if name != old.selected and answer.supports:
-            lost = "" if now and now.supports else f": {now.why}" if now else ": it is not registered any more"
-            text = f"{name} does not compute it any more{lost}" if lost else "as in base"
+            lost = "" if now and now.supports else f": {now.why}" if now else ": it is no longer registered"
+            text = f"{name} no longer computes it{lost}" if lost else "as in base"
             yield _Change("regression" if lost else "pass", "plan", f"support {name}", key, "", text)
 
 
 def lost_backend(old: Answers, new: Answers) -> str:
-    """Return in words how a problem lost the backend that base selects for it; "" if it did not."""
+    """Describe how a problem lost the backend that base selects for it; "" if it did not."""
     was, now = old.selected, new.selected
     if was == now:
         return ""
     answer, before = new.backends.get(was), old.backends[was]
     chosen = now or "no backend"
     if answer is None:
-        return f"{chosen} is selected, since {was}, which base selects, is not registered any more"
+        return f"{chosen} is selected, since {was}, which base selects, is no longer registered"
     if not answer.able:
-        return f"{chosen} is selected, since {was}, which base selects, cannot any more: {answer.why}"
+        return f"{chosen} is selected, since {was}, which base selects, no longer can: {answer.why}"
     if now in old.backends and old.backends[now].priority < before.priority:
         return f"{chosen} is selected, which base ranks below {was}"
     return ""
@@ -203,11 +203,11 @@ def _memory(backend: str, key: str, arch: str, before: int, after: int) -> _Chan
 
 
 def _judged(changes: Sequence[_Change], others: int) -> Entry | None:
-    """Return the entry of one group on one architecture; None if nothing in it is to be judged.
+    """Return the entry of one group on one architecture; None if it contains nothing to judge.
 
     Args:
-        changes: Of the group.
-        others: Number of further plans that a loss is counted among.
+        changes: The group's changes.
+        others: Number of additional plans that a loss is counted among.
     """
     order: tuple[Status, ...] = ("regression", "improvement", "new")
     status = next((status for status in order if any(change.status == status for change in changes)), None)
@@ -230,7 +230,7 @@ def _judged(changes: Sequence[_Change], others: int) -> Entry | None:
         lost = sum(change.status == "regression" for change in changes)
         gained = sum(change.status in {"improvement", "new"} for change in changes)
         unit, base, head = "problems", count - gained, float(count - lost)
-        # Gains do not offset losses: a regression's ratio is of the problems that base had.
+        # Gains do not offset losses: a regression's ratio covers only the problems that base had.
         ratio = _ratio(base - lost, base) if status == "regression" else _ratio(head, base)
     decided = decision_of(first.group, status, ratio, reason) if ratio and status != "new" else None
     return Entry(
@@ -252,7 +252,7 @@ def _more(alike: Sequence[_Change]) -> str:
 
 
 def _causes(changes: Sequence[_Change], kind: Literal["backend", "launch"]) -> list[Cause]:
-    """Return each distinct difference once, the most frequent first, with an example of a problem."""
+    """Return each distinct difference once, most frequent first, with an example problem."""
     groups: dict[str, list[_Change]] = defaultdict(list)
     for change in changes:
         groups[change.text].append(change)
@@ -284,7 +284,7 @@ def _listed(metric: str, changes: Sequence[_Change]) -> list[Entry]:
     different = (
         counted(len(changes), "plan or choice", what) if metric == "plan" else counted(len(changes), "workspace")
     )
-    reason = f"{different} not as in base, none by a slower path: shown, not judged"
+    reason = f"{different} not as in base, none with a slower path: shown, not judged"
     return [
         Entry(
             label=f"changed {what}", name=f"changed {what}", metric=metric, status="ungated", reason=reason,

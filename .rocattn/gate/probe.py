@@ -1,8 +1,8 @@
-"""Runs inside the environment of one revision: what that revision plans, allocates and selects for a list of problems.
+"""Runs inside one revision's environment: reports what that revision plans, allocates and selects for given problems.
 
-A standalone script of the standard library and the revision's own rocattn, since only base's code makes base's plans.
-Called as ``python -s probe.py REQUEST`` (Python 3.10 and later), where REQUEST is the path of a JSON file that names
-the file for the answer. What an old revision lacks is left out of the answer and is never an error.
+A standalone script that uses only the standard library and the revision's rocattn, since only base's code makes base's
+plans. Called as ``python -s probe.py REQUEST`` (Python 3.10 or later), where REQUEST is the path of a JSON file that
+names the file for the answer. Features that an old revision lacks are left out of the answer and are never an error.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ def selection(config: Any) -> Answer:
         return {"selected": "", "why": one_line(error), "backends": {}}
     try:
         selected, why = BACKENDS.select(config).name, ""
-    except Exception as error:  # noqa: BLE001 - that nobody can run it is an answer, too
+    except Exception as error:  # noqa: BLE001 - no able backend is an answer too
         selected, why = "", one_line(error)
     backends = {}
     for backend in BACKENDS:
@@ -60,23 +60,23 @@ def selection(config: Any) -> Answer:
                 "stand_in": bool(getattr(backend, "is_stand_in", False)),
                 "why": "" if usable else (here if not here else able).reason,
             }  # fmt: skip
-            # A device's workspaces are those of its plan.
+            # A device's workspaces are part of its plan.
             entry["workspace_bytes"] = backend.workspace_bytes(config) if usable and backend.name != "gpu" else None
-        except Exception as error:  # noqa: BLE001 - a backend that breaks is an answer, too
+        except Exception as error:  # noqa: BLE001 - a broken backend is an answer too
             entry = {"available": False, "supports": False, "priority": 0, "why": one_line(error)}
         backends[backend.name] = entry
     return {"selected": selected, "why": why, "backends": backends}
 
 
 def planned(config: Any, arch: str) -> Answer:
-    """Return the plan of a problem, without the names of code objects, which change with every source."""
+    """Return the plan of a problem, without the names of code objects, which change with every source change."""
     try:
         from rocattn.gpu.plan import plan
     except ImportError as error:
         return {"absent": one_line(error)}
     try:
         launch_plan = plan(config, arch).as_dict()
-    except Exception as error:  # noqa: BLE001 - no plan is an answer, too
+    except Exception as error:  # noqa: BLE001 - no plan is an answer too
         return {"problem": one_line(error)}
     keys = ("kernel", "source", "symbol", "defines", "grid", "block", "dynamic_lds_bytes", "args")
     launches = [{key: launch.get(key) for key in keys} for launch in launch_plan["launches"]]

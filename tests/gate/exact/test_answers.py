@@ -30,10 +30,10 @@ def test_an_answer_is_taken_whatever_was_printed_beside_it(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("probe", "said"),
     [
-        ("", "head does not say what it plans: it printed nothing"),
-        ("print('one')\nraise SystemExit('two\\n')", "head does not say what it plans: two"),
-        (f"{ANSWER}open(path, 'w').write('[')", "head plans in a way that cannot be read: "),
-        (f"{ANSWER}open(path, 'w').write('{{\"problems\": 3}}')", "head plans in a way that cannot be read: "),
+        ("", "head does not report its plans: it printed nothing"),
+        ("print('one')\nraise SystemExit('two\\n')", "head does not report its plans: two"),
+        (f"{ANSWER}open(path, 'w').write('[')", "head's plans cannot be read: "),
+        (f"{ANSWER}open(path, 'w').write('{{\"problems\": 3}}')", "head's plans cannot be read: "),
         (f"{ANSWER}open(path, 'w').write('{{\"absent\": \"no module\"}}')", "head has no rocattn: no module"),
     ],
     ids=["nothing", "the last line", "no JSON", "other JSON", "no library"],
@@ -48,11 +48,11 @@ def test_what_is_no_answer_is_one_line(tmp_path, monkeypatch, probe, said):
 
 def test_a_side_that_does_not_end_or_start_is_one_line(tmp_path, monkeypatch):
     """Its import may hang, or its interpreter be gone."""
-    with pytest.raises(ProbeError, match="head does not say what it plans: "):
+    with pytest.raises(ProbeError, match="head does not report its plans: "):
         asked(tmp_path, monkeypatch, "", python=str(tmp_path / "none"))
     real = exact_answers.run_group
     monkeypatch.setattr(exact_answers, "run_group", lambda *a, **k: real(*a, **{**k, "timeout_s": 0.5}))
-    with pytest.raises(ProbeError, match="head did not say in 20 s what it plans"):
+    with pytest.raises(ProbeError, match="head did not report its plans within 20 s"):
         asked(tmp_path, monkeypatch, "import time\ntime.sleep(60)\n")
 
 
@@ -68,5 +68,5 @@ def test_cpu_kernels_are_compiled_on_nobodys_time(tmp_path, monkeypatch):
     context, said = SimpleNamespace(launchers=launchers), []
     context.say = said.append
     ready(context)
-    assert said == ["compiling the CPU kernels of both sides, unless they are there"]
+    assert said == ["compiling the CPU kernels of both sides, unless they are cached"]
     assert (tmp_path / "asked").read_text() == "basehead"

@@ -137,7 +137,7 @@ def test_a_head_that_cannot_be_asked_is_not_passed(tmp_path, checkout, monkeypat
     (head / "rocattn/config.py").write_text("this is no Python\n")
     said = []
     made = context(tmp_path, base, head, said)
-    with pytest.raises(ProbeError, match="head does not say what it plans: SyntaxError"):
+    with pytest.raises(ProbeError, match="head does not report its plans: SyntaxError"):
         ask(made, "head", {}, [])
     assert {(one.metric, one.status) for one in own_gate.Plugin(made).entries()} == {
         ("plan", "failed"),

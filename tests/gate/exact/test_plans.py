@@ -99,52 +99,51 @@ flash path won:
 - flash path (improvement, 1 -> 2, x0.5): 1 of 2 problems: the standard path (qk_matmul + softmax + pv_matmul)
     gives way to the flash path (flash_attention_causal) (p)
 plan lost:
-- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is no plan any more (ConfigError: D = 300 is too large);
-    base launches flash_attention_causal (p)
+- plans (regression, 2 -> 1, x2): 1 of 2 problems: head has no plan (ConfigError: D = 300 is too large); base
+    launches flash_attention_causal (p)
 plan won:
 - plans (new): 1 of 2 problems: base has none: ConfigError: D = 300 is too large (p)
 never a plan:
 planner lost:
-- plans (regression, 2 -> 1, x2): 1 of 2 problems: there is no plan any more (ImportError: no tiles); base launches
+- plans (regression, 2 -> 1, x2): 1 of 2 problems: head has no plan (ImportError: no tiles); base launches
     flash_attention_causal (p)
 base is too old to plan:
 workspace of nothing:
 - workspace gpu (regression): 0 -> 4096 bytes of workspace of p
-- changed plans or choices (ungated): 2 plans or choices not as in base, none by a slower path: shown, not judged
+- changed plans or choices (ungated): 2 plans or choices not as in base, none with a slower path: shown, not judged
 workspace:
 - workspace gpu gfx942 (regression, 4096 -> 16384, x4): 4096 -> 16384 bytes of workspace of p
 CPU workspace:
 - workspace cpu (regression, 8192 -> 12288, x1.5): 8192 -> 12288 bytes of workspace of p
 less than a page:
-- changed workspaces (ungated): 1 workspace not as in base, none by a slower path: shown, not judged
+- changed workspaces (ungated): 1 workspace not as in base, none with a slower path: shown, not judged
 less:
 - workspace cpu (improvement): 8192 -> 0 bytes of workspace of p
 selected one unable:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, since cpu-flash, which base selects,
-    cannot any more: no causal masks (p)
+    no longer can: no causal masks (p)
 selected one gone:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, since cpu-flash, which base selects,
-    is not registered any more (p)
+    is no longer registered (p)
 slower one selected:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, which base ranks below cpu-flash (p)
 selected one away:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: cpu is selected, since cpu-flash, which base selects,
-    cannot any more: no compiler (p)
+    no longer can: no compiler (p)
 none selected:
 - select cpu-flash (regression, 2 -> 1, x2): 1 of 2 problems: no backend is selected, since cpu-flash, which base
-    selects, cannot any more: no causal masks (p)
+    selects, no longer can: no causal masks (p)
 unknown to base:
-- changed plans or choices (ungated): 1 plan or choice not as in base, none by a slower path: shown, not judged
+- changed plans or choices (ungated): 1 plan or choice not as in base, none with a slower path: shown, not judged
 equal:
-- changed plans or choices (ungated): 1 plan or choice not as in base, none by a slower path: shown, not judged
+- changed plans or choices (ungated): 1 plan or choice not as in base, none with a slower path: shown, not judged
 unable:
-- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: no windows (p)
+- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu no longer computes it: no windows (p)
 not on this machine:
 unable, and not here:
-- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: no device (p)
+- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu no longer computes it: no device (p)
 gone:
-- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu does not compute it any more: it is not registered any
-    more (p)
+- support cpu (regression, 2 -> 1, x2): 1 of 2 problems: cpu no longer computes it: it is no longer registered (p)
 """)
 
 
@@ -171,8 +170,8 @@ def test_a_lost_plan_is_one_of_those_that_base_has():
     base["e"] = missing
     gone, refused = Answers(plans={"gfx942": NO_PLAN}), Answers(unknown="ConfigError: D")
     for lost, reason, numbers, ratio in (
-        ({"a": gone}, "1 of 4 problems: there is no plan any more", (4, 3), 4 / 3),
-        ({"a": gone, "d": gone}, "2 of 4 problems: there is no plan any more", (4, 2), 2),
+        ({"a": gone}, "1 of 4 problems: head has no plan", (4, 3), 4 / 3),
+        ({"a": gone, "d": gone}, "2 of 4 problems: head has no plan", (4, 2), 2),
         ({"a": refused}, "1 of 5 problems: the library refuses the problem", (5, 4), 5 / 4),
     ):
         found = exact_plans.compare(base, base | lost, ["gfx942"])

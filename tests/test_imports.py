@@ -11,6 +11,8 @@ import pytest
 
 from rocattn_profiling.cli import VERBS
 
+from .sources import nodes
+
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "rocattn"
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
@@ -49,7 +51,7 @@ def modules(folder):
 def imported(path):
     """Return the dotted names that a module imports, anywhere in it, type-checking blocks included."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

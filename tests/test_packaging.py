@@ -27,6 +27,7 @@ from rocattn.toolchain.host import WHEEL_TARGETS
 from .docs.blocks import blocks
 from .profile.ingest import generators, older_generators
 from .projects import LIBRARY, PYPROJECT, SUITE
+from .sources import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -241,16 +242,16 @@ def test_no_message_names_a_document(package):
     named = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for node in messages(ast.parse(path.read_text()))
+        for node in messages(path)
         if re.search(r"\bdocs/\S+\.md|\b(?:README|CONTRIBUTING)\b", node.value)
     ]
     assert not named
 
 
-def messages(tree):
+def messages(path):
     """Yield the string constants of a module that are no docstrings."""
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    alone = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    for node in nodes(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
             yield node
 

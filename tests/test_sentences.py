@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from .sources import nodes
+
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("rocattn", "profiling", "benchmarks", ".github/scripts")
 SENTENCES = {"reason", "sentence", "skipped", "problem", "problems", "unknown", "message", "excuse", "why", "remedy"}
@@ -35,9 +37,9 @@ def sources():
     return [*(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))), ROOT / "dev.py"]
 
 
-def own_classes(trees):
+def own_classes(paths):
     """Return the names of the classes of all modules, our exceptions among them."""
-    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {node.name for path in paths for node in nodes(path) if isinstance(node, ast.ClassDef)}
 
 
 def sentence(node, errors):
@@ -71,26 +73,29 @@ def examined(node):
     return []
 
 
-def read_back(tree, own):
-    """Return (line, name) of every place that looks at the characters of a sentence."""
+def read_back(every, own):
+    """Return (line, name) of every place among a file's nodes that looks at the characters of a sentence."""
     caught = {}
-    for handler in ast.walk(tree):
+    for handler in every:
         if isinstance(handler, ast.ExceptHandler) and handler.name:
             types = {getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(handler.type)}
             for node in ast.walk(handler) if types & own else ():
                 caught.setdefault(node, set()).add(handler.name)
     return [
         (node.lineno, name)
-        for node in ast.walk(tree) for subject in examined(node)
+        for node in every for subject in examined(node)
         if (name := sentence(subject, caught.get(node, ())))
     ]  # fmt: skip
 
 
 def test_no_module_reads_a_sentence_back():
     """Programs act on codes, statuses and types (`rocattn_profiling.base.reasons`); what is allowed is still there."""
-    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in sources()}
-    own = own_classes(trees.values())
-    found = {(path, name): line for path, tree in trees.items() for line, name in read_back(tree, own)}
+    own = own_classes(sources())
+    found = {
+        (path.relative_to(ROOT).as_posix(), name): line
+        for path in sources()
+        for line, name in read_back(nodes(path), own)
+    }
     assert found.keys() - ALLOWED == set(), {key: found[key] for key in found.keys() - ALLOWED}
     assert found.keys() >= ALLOWED, "these are allowed for nothing"
 
@@ -106,12 +111,12 @@ def test_no_module_reads_a_sentence_back():
 )  # fmt: skip
 def test_a_sentence_that_is_read_back_is_found(line):
     """Each of these was, or nearly was, in the code."""
-    assert read_back(ast.parse(line), set())
+    assert read_back([*ast.walk(ast.parse(line))], set())
 
 
 def test_the_text_of_an_exception_is_one_where_it_is_ours():
     """Other libraries' errors have no types to go by."""
     code = "try:\n    x()\nexcept {} as error:\n    y = str(error).startswith('git is not installed')\n"
-    assert read_back(ast.parse(code.format("RevisionError")), {"RevisionError"}) == [(4, "str")]
-    assert read_back(ast.parse(code.format("OSError")), {"RevisionError"}) == []
-    assert read_back(ast.parse('if record.skipped == "" or record.why != "": pass'), set()) == []
+    assert read_back([*ast.walk(ast.parse(code.format("RevisionError")))], {"RevisionError"}) == [(4, "str")]
+    assert read_back([*ast.walk(ast.parse(code.format("OSError")))], {"RevisionError"}) == []
+    assert read_back([*ast.walk(ast.parse('if record.skipped == "" or record.why != "": pass'))], set()) == []

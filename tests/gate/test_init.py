@@ -19,6 +19,7 @@ from rocattn_profiling.gate.formats.markdown import MARKER
 from rocattn_profiling.gate.planning import settings
 
 from ..programs import python_program
+from ..projects import QUIET
 from ..workflows.rules import PINS
 
 SPEC = "rocattn @ git+https://example.org/we/rocattn@0123abc"
@@ -146,6 +147,7 @@ def test_only_what_is_listed_gets_into_the_workflow(project, offline, capsys):
     """Every kind that the project has, built as it is, with its number; what cannot be listed is left out, and said."""
     project.put("tests/__init__.py", "")
     project.put("tests/test_bench.py", TESTED)
+    project.put("pytest.ini", QUIET)
     words = ["gate", "init", "--repo", str(project.root), "--install", "rocattn"]
     assert cli.main([*words, "--json"]) == 0
     record = answer(capsys)

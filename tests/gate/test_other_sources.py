@@ -14,6 +14,8 @@ from rocattn_profiling.gate.sides import open_sides
 from rocattn_profiling.gate.sources import choose_sources
 from rocattn_profiling.revisions.asv_config import SuiteError
 
+from ..projects import QUIET
+
 pytestmark = pytest.mark.slow
 
 # The timer counts loop iterations: its times are exact, whatever else runs on the machine.
@@ -28,7 +30,6 @@ import tinylib
 def test_work(benchmark, n):
     benchmark(tinylib.work, n)
 """
-QUIET = "[pytest]\naddopts = -p no:hypothesispytest\n"
 
 
 @pytest.fixture

@@ -287,7 +287,7 @@ def noted(project, head=""):
     return notes
 
 
-def test_what_init_writes_is_no_untracked_file_to_speak_of(project):
+def test_what_init_writes_is_no_untracked_file_to_speak_of(project, offline):
     """Nor is bytecode; a limit and a waiver are, as they count only once they are committed. A staged file is a change.
 
     What `gate init` writes is there to be committed: git does not ignore it.

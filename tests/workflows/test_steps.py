@@ -78,7 +78,8 @@ def on_the_gpu(scenario, name):
     assert admitted.outcome == "success", repr(admitted)
     variables = {
         "ROCATTN_DOCTOR_ARGS": "--allow-stand-in",
-        "ROCATTN_CI_ARGS": "--allow-stand-in --quick --bench QuickGpu --skip verify bench audit site known",
+        "ROCATTN_CI_ARGS": "--allow-stand-in --quick --bench QuickGpu "
+        "--skip doctor verify bench audit report site known",
     }
     done = machine.job(
         "gpu", "gpu", github, variables=variables, needs={"admit": admitted.outputs}, matrix={"gpu": ARCH}

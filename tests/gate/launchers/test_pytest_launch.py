@@ -13,6 +13,8 @@ from rocattn_profiling.gate.launchers.pytest_launch import PytestLauncher
 from rocattn_profiling.gate.sources import discover
 from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
 
+from ...projects import QUIET
+
 REQUEST = Request(sample_ns=400_000, budget_ns=16_000_000)
 TESTS = """\
 import itertools
@@ -79,7 +81,8 @@ def test_slow(benchmark):
 # Every way to put the checkout's package before the environment's: ini file, conftest, packages of tests.
 FILES = {
     "pyproject.toml": '[project]\nname = "tinylib"\n[tool.pytest.ini_options]\n'
-    'addopts = "--benchmark-skip -n 2 --benchmark-warmup=on -p no:hypothesispytest"\npythonpath = ["."]\n',
+    'addopts = "--benchmark-skip -n 2 --benchmark-warmup=on -p no:hypothesispytest -p no:inline_snapshot"\n'
+    'pythonpath = ["."]\n',
     "tinylib/__init__.py": "SIDE = 'checkout'\n\n\ndef work():\n    return sum(range(100))\n",
     "conftest.py": "import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parent))\n",
     "tests/__init__.py": "",
@@ -168,8 +171,7 @@ def test_a_files_launches_of_a_round_share_its_collection(tmp_path):
         for name in "ab"
     )
     lone = "def test_c(benchmark):\n    benchmark(int)\n"
-    settings = "[pytest]\naddopts = -p no:hypothesispytest\n"
-    write(tmp_path / "tree", {"pytest.ini": settings, "test_it.py": code, "test_lone.py": lone})
+    write(tmp_path / "tree", {"pytest.ini": QUIET, "test_it.py": code, "test_lone.py": lone})
     launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_it.py", "test_lone.py"], tmp_path / "scratch")
     suite = launcher.discover()
     assert suite.shared == {"test_it.py::test_a": "test_it.py", "test_it.py::test_b": "test_it.py"}
@@ -233,7 +235,7 @@ def test_tests_within_the_package_are_the_checkouts(site, tmp_path):
     """Beside the environment's package: tests below it are taken from the checkout, everything else is not."""
     inside = "from tinylib import SIDE\nfrom tinylib.tests.here import HERE\n\n\ndef test_it(benchmark):\n"
     files = {
-        "pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest\n",
+        "pytest.ini": QUIET,
         "tinylib/__init__.py": "SIDE = 'checkout'\n",
         "tinylib/tests/__init__.py": "",
         "tinylib/tests/conftest.py": "import tinylib\n",
@@ -257,10 +259,7 @@ def test_importing_the_checkouts_file_by_path_fails(site, tmp_path):
         "sys.modules['tinylib'] = importlib.util.module_from_spec(spec)\n\n\n"
         "def test_it(benchmark):\n    benchmark(int)\n"
     )
-    write(
-        tmp_path / "tree",
-        {"pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest\n", "tinylib/__init__.py": "", "test_in.py": code},
-    )
+    write(tmp_path / "tree", {"pytest.ini": QUIET, "tinylib/__init__.py": "", "test_in.py": code})
     launcher = PytestLauncher(
         sys.executable, tmp_path / "tree", ["test_in.py"], tmp_path / "scratch", {"PYTHONPATH": str(site)}
     )
@@ -291,7 +290,7 @@ def test_a_conftest_that_fails_is_one_line(tmp_path):
 def test_errors_of_warnings_hide_no_ending(tmp_path):
     """pytest-benchmark warns where nothing was timed: a skipped test is skipped, with its own reason."""
     code = "import pytest\n\n\ndef test_it(benchmark):\n    pytest.skip('needs a library')\n"
-    settings = "[pytest]\naddopts = -p no:hypothesispytest\nfilterwarnings = error\n"
+    settings = QUIET + "filterwarnings = error\n"
     write(tmp_path / "tree", {"pytest.ini": settings, "test_a.py": code})
     launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_a.py"], tmp_path / "scratch")
     (case,) = launcher.discover().cases()
@@ -302,7 +301,7 @@ def test_errors_of_warnings_hide_no_ending(tmp_path):
 def test_a_marker_alone_is_no_benchmark_of_pytest_benchmark(tmp_path):
     """CodSpeed's is; the message says what to do."""
     code = "import pytest\n\n\n@pytest.mark.benchmark\ndef test_it(): ...\n"
-    write(tmp_path / "tree", {"pytest.ini": "[pytest]\naddopts = -p no:hypothesispytest\n", "test_a.py": code})
+    write(tmp_path / "tree", {"pytest.ini": QUIET, "test_a.py": code})
     launcher = PytestLauncher(sys.executable, tmp_path / "tree", ["test_a.py"], tmp_path / "scratch")
     with pytest.raises(SuiteError, match="1 test with the marker `benchmark`, and none with the fixture"):
         launcher.discover()

@@ -9,6 +9,8 @@ from rocattn_profiling.gate.sources import discover
 from rocattn_profiling.revisions import environments
 from rocattn_profiling.revisions.asv_config import UnknownNameError
 
+from ...projects import QUIET
+
 BENCH = "import tinylib\n\n\ndef time_work():\n    tinylib.work(3)\n"
 TESTED = "import tinylib\n\n\ndef test_work(benchmark):\n    benchmark(tinylib.work, 3)\n"
 NONE = "nothing to measure: no asv.conf.json, no asv benchmarks in a usual folder (benchmarks/, asv_bench/, "
@@ -136,7 +138,7 @@ def test_paths_are_those_of_the_current_folder(project, offline, monkeypatch, ca
     """What is named in a subfolder is its own, though the top has the same."""
     for path in ("tests/test_top.py", "sub/tests/test_member.py"):
         project.put(path, TESTED)
-    project.put("pytest.ini", "[pytest]\naddopts = -p no:hypothesispytest\n")
+    project.put("pytest.ini", QUIET)
     project.commit("tests")
     project.commit("more", **{"tinylib/more.py": ""})
     monkeypatch.chdir(project.root / "sub")

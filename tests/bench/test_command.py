@@ -27,6 +27,14 @@ from .made_records import CEILINGS, CONFIG, make_record
 
 HERE = Path(__file__).parent
 SHAPE = ["--seq-q", "9", "--seq-k", "13", "--head-dim", "12", "--num-heads", "2", "--causal"]
+# The command line in a process of its own; to measure the ceilings takes longer than what is tested.
+WITHOUT_CEILINGS = f"""
+import sys
+from rocattn_profiling.bench import limits
+from rocattn_profiling.cli import main
+limits.measure_ceilings = lambda *_, **__: {CEILINGS}
+sys.exit(main(sys.argv[1:]))
+"""
 SHORT = ["--launches", "1", "--samples", "3", "--threads", "1", "--no-store"]
 
 
@@ -116,21 +124,18 @@ def test_a_named_backend_that_is_not_measured_is_status_3(run_bench, others):
     assert lines_with(told, err) == [told]
 
 
-def test_a_backend_module_adds_its_backends(tmp_path, monkeypatch):
+def test_a_backend_module_adds_its_backends(run_bench, tmp_path, monkeypatch):
     """Without --backend: the grid's, and those that importing the module registered."""
     (tmp_path / "my_backends.py").write_text(
         "from rocattn.backends import BACKENDS, CpuBackend\n"
         "class Mine(CpuBackend):\n    name = 'mine'\n    priority = -9\n"
         "BACKENDS.register(Mine())\n"
     )
-    command = [sys.executable, "-m", "rocattn_profiling.cli", "bench", *SHAPE, *SHORT, "--json", "--quick"]
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    done = subprocess.run(
-        [*command, "--backend-module", "my_backends", "--out", str(tmp_path / "out")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert [r["backend"] for r in json.loads(done.stdout)["records"]] == ["cpu", "cpu-flash", "mine"]
+    status, out, err = run_bench(*SHAPE, *SHORT, "--json", "--quick", "--backend-module", "my_backends")
+    assert status == 0, err
+    assert [r["backend"] for r in json.loads(out)["records"]] == ["cpu", "cpu-flash", "mine"]
 
 
 def test_the_backend_module_may_come_from_the_environment(run_bench, monkeypatch):
@@ -199,7 +204,7 @@ def test_the_grids_are_listed(run_bench):
 def test_sigterm_ends_the_command_and_its_worker(tmp_path):
     """Exit status 143, one line, and no worker stays: one that was only starting ends when it finds its parent gone."""
     psutil = pytest.importorskip("psutil")
-    command = [sys.executable, "-m", "rocattn_profiling.cli", "bench", *SHAPE, "--quick", "--no-store"]
+    command = [sys.executable, "-c", WITHOUT_CEILINGS, "bench", *SHAPE, "--quick", "--no-store"]
     command += ["--backend", "odd-hang", "--backend-module", "odd_backends", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         workers = []

@@ -240,7 +240,7 @@ alone = {0: work(0)}
 right = {turn: bits(work(turn)) for turn in range(30)}
 def thread(_):
     local.stream = runtime.hip.stream_create()
-    return sum(bits(work(turn % 30)) != right[turn % 30] for turn in range(120))
+    return sum(bits(work(turn % 30)) != right[turn % 30] for turn in range(60))
 with ThreadPoolExecutor(4) as threads:
     print(json.dumps([sum(threads.map(thread, range(4))), len(steady._KEPT)]))
 """

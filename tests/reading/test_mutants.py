@@ -8,7 +8,7 @@ from .many import CHUNK, main, whole_files
 from .mutants import failures, mutant
 from .readers import READERS
 
-FEW, MANY = 60, 20_000
+FEW, MANY = 30, 20_000
 
 
 def read_mutants(name, folder, seeds):

@@ -108,7 +108,7 @@ def place(project, offline, monkeypatch):  # noqa: F811 - fixtures
 
 
 def test_a_few_kills_lose_nothing(place):
-    """Three commands, of which one has workers that compile: after two seconds all are at work."""
+    """Three commands, of which one has workers that compile; after three or four seconds each is at work."""
     chance = random.Random(7)  # noqa: S311 - seeded
     for verb in ("memory", "verify", "kernels audit"):
         kill_once(verb, place, chance, most=4.0)

@@ -1,6 +1,7 @@
-"""Sentences go out and never come in: no behaviour hangs on how a reason, a finding or an exception is worded."""
+"""Sentences go out and never come in: no behaviour and no test hangs on how a part of a message is worded."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from .sources import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FOLDERS = ("rocattn", "profiling", "benchmarks", ".github/scripts")
 SENTENCES = {"reason", "sentence", "skipped", "problem", "problems", "unknown", "message", "excuse", "why", "remedy"}
 PARTS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "find", "index"}
@@ -120,3 +122,116 @@ def test_the_text_of_an_exception_is_one_where_it_is_ours():
     assert read_back([*ast.walk(ast.parse(code.format("RevisionError")))], {"RevisionError"}) == [(4, "str")]
     assert read_back([*ast.walk(ast.parse(code.format("OSError")))], {"RevisionError"}) == []
     assert read_back([*ast.walk(ast.parse('if record.skipped == "" or record.why != "": pass'))], set()) == []
+
+
+WORD = re.compile(r"""(?<!\S)[(\['"`]*[A-Za-z][A-Za-z'-]*[,.;:!?)\]'"`]*(?!\S)""")
+PHRASE = 4  # words
+# Phrases by file; what is converted leaves the table.
+NOT_CONVERTED = {
+    "tests/asv/test_store.py": 2, "tests/attention/test_registry.py": 1, "tests/bench/fleet/test_command.py": 2,
+    "tests/bench/fleet/test_fleet.py": 4, "tests/bench/fleet/test_slurm.py": 2, "tests/bench/test_command.py": 1,
+    "tests/bench/test_processes.py": 1, "tests/ci/test_archive.py": 3, "tests/ci/test_ci.py": 6,
+    "tests/docs/test_gate_numbers.py": 4, "tests/gate/exact/test_any_project.py": 1,
+    "tests/gate/exact/test_audit.py": 1, "tests/gate/exact/test_plans.py": 2, "tests/gate/exact/test_planted.py": 2,
+    "tests/gate/explain/test_counters.py": 1, "tests/gate/formats/test_card.py": 1,
+    "tests/gate/formats/test_comment.py": 4, "tests/gate/formats/test_outputs.py": 3,
+    "tests/gate/formats/test_page.py": 2, "tests/gate/formats/test_untrusted.py": 3,
+    "tests/gate/launchers/test_report_launch.py": 1, "tests/gate/planning/test_discovery.py": 1,
+    "tests/gate/planning/test_plan.py": 1, "tests/gate/planning/test_settings.py": 1,
+    "tests/gate/rule/test_covariates.py": 1, "tests/gate/rule/test_guards.py": 1,
+    "tests/gate/rule/test_reasons.py": 3, "tests/gate/rule/test_suite.py": 1, "tests/gate/rule/test_zeros.py": 1,
+    "tests/gate/test_accepting.py": 4, "tests/gate/test_existing.py": 3, "tests/gate/test_foreign.py": 1,
+    "tests/gate/test_init.py": 3, "tests/gate/test_judge.py": 8, "tests/gate/test_learning.py": 10,
+    "tests/gate/test_noise_record.py": 2, "tests/gate/test_run.py": 10, "tests/gate/test_selftest.py": 4,
+    "tests/gate/test_stopping.py": 2, "tests/gate/test_verdict.py": 4, "tests/gate/test_waivers.py": 1,
+    "tests/gpu/test_commands.py": 3, "tests/gpu/test_hostgpu.py": 6, "tests/gpu/test_runtime.py": 3,
+    "tests/gpu/test_steady.py": 1, "tests/gpu/test_verify_on_hostgpu.py": 1, "tests/hipcuda/test_hipcuda.py": 1,
+    "tests/hostgpu/test_bindings.py": 2, "tests/hostgpu/test_findings.py": 5, "tests/hostgpu/test_hip.py": 2,
+    "tests/hostgpu/test_lds_banks.py": 4, "tests/hostgpu/test_order.py": 5, "tests/kernels/audit/test_command.py": 26,
+    "tests/kernels/audit/test_compare.py": 23, "tests/kernels/audit/test_other_files.py": 2,
+    "tests/kernels/audit/test_planted_regressions.py": 8, "tests/kernels/audit/test_sources.py": 4,
+    "tests/kernels/model/test_cost.py": 2, "tests/kernels/model/test_occupancy_command.py": 1,
+    "tests/kernels/read/test_contradictory_objects.py": 2, "tests/kernels/read/test_disassembly.py": 1,
+    "tests/kernels/read/test_hostile_files.py": 1, "tests/kernels/read/test_text_files.py": 3,
+    "tests/kernels/test_capture.py": 5, "tests/kernels/test_flash_code_objects.py": 1,
+    "tests/measure/test_places.py": 1, "tests/profile/collect/test_diagnose.py": 8,
+    "tests/profile/collect/test_find.py": 1, "tests/profile/collect/test_passes.py": 2,
+    "tests/profile/collect/test_profile_command.py": 6, "tests/profile/collect/test_survival.py": 2,
+    "tests/profile/ingest/test_broken.py": 6, "tests/profile/ingest/test_copies.py": 1,
+    "tests/profile/ingest/test_csv.py": 2, "tests/profile/ingest/test_foreign.py": 3,
+    "tests/profile/ingest/test_kineto.py": 1, "tests/profile/ingest/test_profile_files.py": 3,
+    "tests/profile/ingest/test_separate_runs.py": 1, "tests/profile/metrics/test_evaluate.py": 1,
+    "tests/profile/metrics/test_left_out.py": 3, "tests/profile/metrics/test_multiplexing.py": 2,
+    "tests/profile/report/test_choice.py": 2, "tests/profile/report/test_gpu_of_files.py": 4,
+    "tests/profile/report/test_groups.py": 1, "tests/profile/report/test_hot_spots.py": 2,
+    "tests/profile/report/test_judgement.py": 1, "tests/profile/report/test_report.py": 5,
+    "tests/profile/report/test_terminal.py": 1, "tests/profile/report/test_units.py": 1,
+    "tests/profile/report/test_waits.py": 2, "tests/profile/report/test_wastes.py": 1,
+    "tests/reading/test_mutants.py": 1, "tests/report/test_bench_report.py": 7, "tests/report/test_commands.py": 4,
+    "tests/revisions/test_environments.py": 1, "tests/site/asv/test_foreign_names.py": 3,
+    "tests/site/asv/test_publish.py": 3, "tests/site/test_history.py": 1, "tests/site/test_measure.py": 1,
+    "tests/site/test_state.py": 2, "tests/site/test_touched.py": 1, "tests/test_cli.py": 1,
+    "tests/test_earlier_results.py": 1, "tests/test_exit_status.py": 1, "tests/test_not_compared.py": 1,
+    "tests/test_packaging.py": 1, "tests/toolchain/test_cache.py": 1, "tests/toolchain/test_compilers.py": 2,
+    "tests/verify/test_broken_backends.py": 2, "tests/verify/test_command.py": 2, "tests/verify/test_contract.py": 1,
+    "tests/verify/test_symptoms.py": 2, "tests/workflows/test_base_and_pages.py": 3,
+    "tests/workflows/test_gpu_scripts.py": 3, "tests/workflows/test_job_started.py": 1,
+    "tests/workflows/test_pull_request.py": 2, "tests/workflows/test_steps.py": 5,
+    "tests/workloads/test_models.py": 2,
+}  # fmt: skip
+
+
+def words(node):
+    """Return how many words an expression's texts have; numbers, paths, options and what a field puts in are none."""
+    return sum(len(WORD.findall(part.value)) for part in ast.walk(node) if is_text(part))
+
+
+def is_text(node):
+    """Whether a node is a string."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def looked_for(parsed):
+    """Yield the expressions that asserts look for in another, or prove absent: themselves, or the members of a list."""
+    members = {}
+    for node in parsed:
+        if isinstance(node, ast.For | ast.comprehension) and isinstance(node.target, ast.Name):
+            members.setdefault(node.target.id, []).extend(getattr(node.iter, "elts", ()))
+    for statement in parsed:
+        for node in ast.walk(statement) if isinstance(statement, ast.Assert) else ():
+            compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            for sought, how in zip(compared, getattr(node, "ops", ()), strict=False):
+                if isinstance(how, ast.In | ast.NotIn):
+                    yield from members.get(sought.id, ()) if isinstance(sought, ast.Name) else (sought,)
+
+
+def phrases(parsed):
+    """Return the lines of the phrases that asserts look for."""
+    return sorted({node.lineno for node in looked_for(parsed) if words(node) >= PHRASE})
+
+
+def test_no_assert_looks_for_a_phrase():
+    """What a view says stands in a snapshot, one a view and state; a refusal is compared as a whole.
+
+    `not in` is refused too: it would hold for ever once the sentence is worded anew. `pytest.raises(match=...)` is
+    free: it is a refusal's own sentence, and fails when that sentence changes.
+    """
+    found = {path.relative_to(ROOT).as_posix(): phrases(nodes(path)) for path in TESTS}
+    wrong = {path: lines for path, lines in found.items() if len(lines) != NOT_CONVERTED.get(path, 0)}
+    assert wrong == {}, "\n".join(f"{path}:{line}" for path, lines in wrong.items() for line in lines or ["none left"])
+    assert NOT_CONVERTED.keys() <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ('assert "one two three four" in out', 1), ('assert f"one {two} three, four: five" not in out', 1),
+        ('assert all(part in out for part in ("one two three four", "x", "five six " "seven eight"))', 2),
+        ('assert snapshot("one two three four") in out', 1), ('assert "one " + two + " three four five" in out', 1),
+        ('assert "one two three 4 --five six.py" in out', 0), ('assert out == "one two three four"', 0),
+        ('with pytest.raises(ValueError, match="one two three four"): f()', 0),
+    ],
+)  # fmt: skip
+def test_a_phrase_that_an_assert_looks_for_is_found(line, count):
+    """Also in a snapshot that is looked for, or in a list."""
+    assert sum(words(node) >= PHRASE for node in looked_for([*ast.walk(ast.parse(line))])) == count

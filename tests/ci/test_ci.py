@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import msgspec
 import psutil
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling import cli
 from rocattn_profiling.base.reasons import Coverage
@@ -23,6 +25,7 @@ from rocattn_profiling.profile.collect import find
 
 from ..made_reports import verdict  # noqa: F401 - the fixture
 from ..programs import hearing
+from ..screens import screen
 
 
 @pytest.fixture
@@ -105,7 +108,9 @@ def test_the_first_commit_has_nothing_to_gate_and_says_so(repository, fake_comma
     ran, _ = fake_commands
     assert cli.main(["ci", "--out", str(repository.parent / "o")]) == 0
     assert "gate" not in [command[0] for command in ran]
-    assert "gate: SKIPPED: the first commit has no parent" in capsys.readouterr().err
+    assert re.findall(r"\] (.*: SKIPPED: .*)", capsys.readouterr().err) == snapshot(
+        ["gate: SKIPPED: the first commit has no parent to compare with", "profile: SKIPPED: the gate was not run"]
+    )
 
 
 def test_a_dirty_tree_is_gated_as_it_is(repository):
@@ -149,7 +154,9 @@ def test_without_a_compiler_the_audit_is_skipped(repository, fake_commands, monk
     ran, _ = fake_commands
     assert cli.main(["ci", "--out", str(repository.parent / "o")]) == 0
     assert "kernels" not in [command[0] for command in ran]
-    assert "audit: SKIPPED: no compiler for HIP kernels: none here" in capsys.readouterr().err
+    assert re.findall(r"\] (.*: SKIPPED: .*)", capsys.readouterr().err) == snapshot(
+        ["audit: SKIPPED: no compiler for HIP kernels: none here", "profile: SKIPPED: the gate left no verdict"]
+    )
 
 
 REGRESSED = [
@@ -235,7 +242,15 @@ def test_a_job_without_a_bench_reports_no_older_records(repository, fake_command
     capsys.readouterr()
     cli.main(["ci", "--out", "o", "--json", "--skip", "bench", "gate", "site"])
     said = capsys.readouterr()
-    assert "report: SKIPPED: bench was not run" in said.err
+    assert re.findall(r"\] (.*: SKIPPED: .*)", said.err) == snapshot(
+        [
+            "bench: SKIPPED: asked for by --skip",
+            "gate: SKIPPED: asked for by --skip",
+            "profile: SKIPPED: the gate was not run",
+            "report: SKIPPED: bench was not run",
+            "site: SKIPPED: asked for by --skip",
+        ]
+    )
     assert json.loads(said.out).keys() == {"status", "undecided", "not_compared", "steps"}
 
 
@@ -330,11 +345,18 @@ def test_a_pass_claims_only_what_ran_and_says_what_did_not(tmp_path, monkeypatch
         ("bench", "asked", False), ("gate", "no_commit", False), ("site", "no_commit", False),
     ]  # fmt: skip
     cli.main(["ci"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert shown.startswith("PASS for what ran: outputs are right, no kernel got worse; gate and site skipped (")
-    assert "slower" not in shown
-    assert "gate run" not in shown
-    assert "next: run it in a git clone" in shown
+    assert re.sub(r"\d+(\.\d+)? s\b", "N s", screen(capsys.readouterr().out)) == snapshot("""\
+PASS for what ran: outputs are right, no kernel got worse; gate and site skipped (N s, exit status 0)
+  doctor   ok       N s
+  verify   ok       N s
+  bench    ok       N s
+  audit    ok       N s
+  gate     skipped       not a git checkout with a commit
+  profile  skipped       the gate was not run
+  report   ok       N s
+  site     skipped       not a git checkout with a commit
+next: run it in a git clone: the gate compares commits\
+""")
 
 
 @pytest.mark.parametrize("asked", [["--bench", "sort"], ["--history", "3"]])

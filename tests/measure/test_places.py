@@ -4,6 +4,7 @@ import json
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 from markupsafe import escape
 
 from rocattn.config import AttentionConfig
@@ -19,6 +20,7 @@ from rocattn_profiling.measure.records import Place, append_record, by_place, pl
 from rocattn_profiling.report import command as report_command
 
 from ..bench.made_records import MACHINE, make_record
+from ..screens import screen
 
 MS = 1e6
 OTHER = msgspec.structs.replace(MACHINE, name="m", numpy="2.1")
@@ -159,7 +161,17 @@ def test_layers_of_a_model_are_added_up_within_one_place_only(capsys):
     }
     assert {one.machine for one in passes(r for r in records if r.host == "n1")} == {""}
     bench_model.print_passes(whole)
-    assert "6 attention layers on m (n1)" in capsys.readouterr().err
+    assert screen(capsys.readouterr().err) == snapshot("""\
+time to first token, 6 attention layers on m (n1)
+ tokens       cpu   cpu-flash
+ ────────────────────────────
+ 7        48.2 ms     12.1 ms
+time to first token, 6 attention layers on m (n2)
+ tokens       cpu   cpu-flash
+ ────────────────────────────
+ 7        60.3 ms      121 ms
+attention layers only: no projections, no feed-forward layers, no sampling; a whole model takes longer\
+""")
 
 
 def test_the_asv_store_has_a_history_for_each_place(tmp_path):

@@ -4,7 +4,9 @@ import os
 import subprocess
 
 import pytest
+from inline_snapshot import snapshot
 
+from ..screens import screen
 from .rules import ROOT
 from .scripts import run
 
@@ -79,13 +81,18 @@ def test_no_common_commit_is_said(repository):
         4, "merge_base.sh: HEAD is the first commit: there is nothing to compare it with\n")  # fmt: skip
     for base in ("$(touch x)", "5" * 40):
         done = repository.script("merge_base.sh", BASE=base)
-        assert (done.returncode, len(done.stderr.splitlines())) == (4, 1)
-        assert f"there is no branch or commit {base} here" in done.stderr
+        assert (done.returncode, screen(done.stderr, BASE=base)) == (
+            4,
+            snapshot(
+                "merge_base.sh: there is no branch or commit BASE here (rewritten since?): "
+                "run it by hand with a branch as base"
+            ),
+        )
     assert not (repository.path / "x").exists()
     repository.git("checkout", "-q", "--orphan", "other")
     repository.commit("six")
     done = repository.script("merge_base.sh", BASE="main")
-    assert (done.returncode, "have no common commit here" in done.stderr) == (4, True)
+    assert (done.returncode, done.stderr) == (4, snapshot("merge_base.sh: HEAD and main have no common commit here\n"))
 
 
 def test_site_is_published_without_history(repository):
@@ -121,7 +128,9 @@ def test_results_that_cannot_be_fetched_are_not_taken_for_none(repository, tmp_p
     for remote in (tmp_path / "nowhere", "https://127.0.0.1:1/x.git"):
         done = repository.script("pages.sh", "fetch", PAGES_REMOTE=str(remote))
         assert (done.returncode, done.stdout) == (3, "")
-        assert f"cannot be fetched from {remote}" in done.stderr
+        assert screen(done.stderr.splitlines()[-1], REMOTE=remote) == snapshot(
+            "pages.sh: the results of earlier nights cannot be fetched from REMOTE: run this again"
+        )
     assert not store.exists()
 
 

@@ -10,7 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from inline_snapshot import snapshot
 
+from ..screens import screen
 from .github import AFTER, BOT, GitHub, archive
 from .rules import ROOT, load, load_script
 
@@ -67,10 +69,12 @@ def test_a_label_admits_the_labelled_commit_once(hub, tmp_path):
 
 def test_whoever_may_not_write_cannot_admit(hub, tmp_path):
     """Triage can give labels, and a stranger's name is nobody."""
-    for who in ("tim", "stranger"):
+    for who, rights in (("tim", "read"), ("stranger", "none")):
         done = admit(hub, tmp_path, LABELLED_BY=who)
-        assert done.returncode == 1
-        assert "a maintainer gives the label" in done.stderr
+        assert (done.returncode, screen(done.stderr, WHO=who, RIGHTS=rights)) == (
+            1,
+            snapshot("pull_request.py: WHO has 'RIGHTS' rights here; a maintainer gives the label"),
+        )
     assert not (tmp_path / "output").exists()
     assert hub.labels[7] == ["gpu"]
 
@@ -322,7 +326,8 @@ def test_someone_else_s_comment_with_our_marker_is_left_alone(hub, tmp_path):
 )
 def test_pull_request_is_found_by_the_measured_head(hub, tmp_path, run):
     """Pushed since, another fork's branch at the same commit, a deleted fork: no comment anywhere, and it is said."""
-    assert "no comment: 0 open pull requests" in comment(hub, tmp_path, {"verdict": "fine"}, **run)
+    said = screen(comment(hub, tmp_path, {"verdict": "fine"}, **run), SHA=run.get("HEAD_SHA", SHA))
+    assert said == snapshot("no comment: 0 open pull requests have SHA as their head")
     assert hub.comments == {7: []}
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.bench.fleet import cluster
 from rocattn_profiling.bench.fleet import session as fleet
@@ -115,8 +116,10 @@ def test_a_refused_job_is_one_line(tmp_path, slurm, capsys):
     (slurm / "plan.json").write_text(json.dumps({"refuse": ""}))
     with session(tmp_path / "out", kind="slurm") as made, pytest.raises(ClusterError) as caught:
         made.measure(units("cpu"))
-    assert "invalid partition specified: nowhere" in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert str(caught.value) == snapshot(
+        "the cluster rejected the job: sbatch: error: invalid partition specified: nowhere "
+        "sbatch: error: Batch job submission failed"
+    )
     assert capsys.readouterr().err == ""
 
 
@@ -128,7 +131,7 @@ def test_jobs_of_another_source_are_cancelled(tmp_path, slurm):
     with session(tmp_path / "out", kind="slurm") as gone:
         gone._submit(of[1], {})
     made, found = measured(tmp_path / "out", of[:1], kind="slurm", seed=1)
-    assert "cancelled 1 job of the older run" in made.said
+    assert made.said[1] == snapshot("cancelled 1 job of the older run")
     assert made.jobs == 1
     assert [record.seed for record in found[of[0]]] == [1]
     assert len([*(tmp_path / "out" / "older").glob("records-*.jsonl")]) == 1

@@ -10,3 +10,9 @@ def screen(text, **folders):
     for name, folder in folders.items():
         text = text.replace(str(folder), name)
     return "\n".join(line.rstrip() for line in PROGRESS.sub("", text).splitlines() if line.strip())
+
+
+def line(text, word):
+    """Return the one line that has the word, without what surrounds it."""
+    (found,) = (each.strip() for each in text.splitlines() if word in each)
+    return found

@@ -1,6 +1,7 @@
 """Diagnoses: each situation that profilers leave behind becomes one line with its remedy."""
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.base.process import Ended
 from rocattn_profiling.profile.collect import diagnose
@@ -171,7 +172,9 @@ def test_an_abort_for_unknown_counters_is_explained():
     )
     (found,) = findings(text, -6, arrived=PassOutput())
     assert (found.code, found.level, found.stops) == ("unknown_counter", "error", False)
-    assert "on gfx942, and ends the application for it: TCC_BUBBLE_sum" in found.what
+    assert found.what == snapshot(
+        "this profiler does not know all of the counters on gfx942, and ends the application for it: TCC_BUBBLE_sum"
+    )
     evidence = diagnose.Evidence(
         tool=Tool("rocprofv3", "rocprofv3", rocm="6.2"), of_pass=ProfilerPass("counters-1", COUNTERS), arch="gfx942",
         ended=Ended(-6, 1.0), text=text, arrived=PassOutput(), hardware=machine(),
@@ -184,10 +187,15 @@ def test_zeros_under_auto_name_level_and_command():
     zeros = PassOutput(("f",), 6, 2, {"GRBM_GUI_ACTIVE": 0, "SQ_WAVES": 6, "SQ_INSTS_VALU": 0})
     found = findings(arrived=zeros, hardware=machine("auto"))[0]
     assert (found.code, found.stops) == ("all_zero", True)
-    assert "all counters but SQ_WAVES are 0, because the GPU's performance level is auto" in found.line
-    assert "amd-smi set -g 0 -l stable_std" in found.line
+    assert found.line == snapshot(
+        "all counters but SQ_WAVES are 0, because the GPU's performance level is auto: sudo amd-smi set -g 0 -l "
+        "stable_std (or echo profile_standard into power_dpm_force_performance_level)"
+    )
     unseen = findings(arrived=zeros, hardware=machine(""))[0]
-    assert "this one's is not shown" in unseen.line
+    assert unseen.line == snapshot(
+        "all counters but SQ_WAVES are 0: Radeon GPUs count only at a fixed performance level, and this one's is not "
+        "shown: sudo amd-smi set -g 0 -l stable_std"
+    )
     assert findings(arrived=zeros, hardware=machine("auto", arch="gfx942"), arch="gfx942")[0].stops is False
 
 
@@ -244,7 +252,10 @@ def test_no_data_with_two_rocm_releases_points_at_them():
     """The profiler's release and that of the application's torch differ."""
     found = findings(arrived=PassOutput(), torch_rocm="6.4")[0]
     assert (found.code, found.stops) == ("mixed_rocm", True)
-    assert "rocprofv3 is from ROCm 7.0 but the application's torch brings ROCm 6.4" in found.line
+    assert found.line == snapshot(
+        "rocprofv3 ended well but wrote no dispatch: rocprofv3 is from ROCm 7.0 but the application's torch brings "
+        "ROCm 6.4: use a profiler of ROCm 6.4"
+    )
     assert findings(arrived=PassOutput(), torch_rocm="7.0")[0].code == "no_data"
 
 
@@ -264,14 +275,19 @@ def test_a_control_run_tells_whose_failure_it_is():
     evidence = {"status": -11, "arrived": PassOutput()}
     ours = findings(**evidence, control=Ended(0, 1.0), text="rocprofv3 caught signal 11...")[0]
     assert ours.code == "profiler_breaks_application"
-    assert "the profiler caught signal 11, SIGSEGV" in ours.line
+    assert ours.line == snapshot(
+        "the command runs alone but fails under rocprofv3 (killed by SIGSEGV (the profiler caught signal 11, "
+        "SIGSEGV)): try another profiler (--tool) or release; see the end of the pass's log"
+    )
     theirs = findings(**evidence, control=Ended(-11, 1.0))[0]
     assert (theirs.code, theirs.stops) == ("application_failed", True)
     assert "killed by SIGSEGV" in theirs.line
     untried = findings(
         status=1, arrived=PassOutput(), text="Fatal error: Failed to resolve path. '/x.so' does not exist"
     )[0]
-    assert "Failed to resolve path" in untried.line
+    assert untried.line == snapshot(
+        "rocprofv3 failed (exit status 1): Failed to resolve path. '/x.so' does not exist: see the log of the pass"
+    )
 
 
 def test_a_control_run_is_only_for_unexplained_endings():
@@ -299,9 +315,12 @@ def test_a_control_run_is_only_for_unexplained_endings():
 def test_a_hang_says_whether_the_command_itself_is_as_slow():
     """More time helps in one case, another profiler in the other."""
     slow = findings(status=Ended(None, 60.0), arrived=PassOutput(), control=Ended(None, 60.0))[0]
-    assert "the command itself runs longer than 60 s" in slow.line
+    assert slow.line == snapshot("the command itself runs longer than 60 s: give it more time (--timeout)")
     hangs = findings(status=Ended(None, 60.0), arrived=PassOutput(), control=Ended(0, 1.5))[0]
-    assert "without the profiler it takes 1.5 s" in hangs.line
+    assert hangs.line == snapshot(
+        "the pass ran longer than 60 s and was killed; without the profiler it takes 1.5 s: give it more time "
+        "(--timeout), or profile a shorter command"
+    )
     assert (slow.code, hangs.code) == ("hangs", "hangs")
 
 

@@ -11,6 +11,7 @@ from inline_snapshot import snapshot
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
 
+from ...screens import line, screen
 from ..kit import lines_of
 from . import generators as g
 from . import older_generators as older
@@ -97,7 +98,10 @@ def test_compressed_json_is_read_as_it_is_plain(tmp_path):
     assert held(ingest.read([tmp_path / "v3_json.json.gz"])) == truth(made)
     packed.write_bytes(packed.read_bytes()[:-20])
     (problem,) = ingest.read([packed]).problems
-    assert "damaged or cut off" in problem.what
+    assert problem.what == snapshot(
+        "the compressed file is damaged or cut off (Compressed file ended before the end-of-stream marker was "
+        "reached); profile again"
+    )
 
 
 @pytest.mark.parametrize("write", ["v3", "v1", "proton"])
@@ -120,10 +124,15 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     assert (first["kernel"], first["calls"], first["total_ns"]) == ("attn", 3, 6000)
     assert first["share"] == pytest.approx(0.5, abs=1e-3)
     assert "6.00 µs" in err
-    assert "statistics only: without single launches" in err
+    assert line(err, "statistics only") == snapshot(
+        "statistics only: no launch is known, so there are no limits, and no busy share of the GPU (rocattn profile "
+        "-- COMMAND)"
+    )
     assert main(["report", str(path), "--json", "--kernel", "gem"]) == 0
     out, _ = capsys.readouterr()
     assert [row["kernel"] for row in json.loads(out)["statistics"]] == ["gemm"]
     for option in (("--launches", "1"), ("--gpu", "MI300X"), ("--peak", "hbm=4TB/s"), ("--per", "dispatch")):
         assert main(["report", str(path), *option]) == 3
-        assert "statistics only, not single launches" in capsys.readouterr().err
+        assert screen(capsys.readouterr().err) == snapshot(
+            "rocattn report: the files have statistics only: they name no launch"
+        )

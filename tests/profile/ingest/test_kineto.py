@@ -4,11 +4,14 @@ import gzip
 import json
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
 from rocattn_profiling.profile.ingest import kineto
 from rocattn_profiling.profile.metrics.devices import devices_of
+
+from ...screens import screen
 
 BASE = 1_759_300_074_000_000_000
 MI300X = {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9, "computeMinor": 4, "warpSize": 64, "numSms": 304}
@@ -188,4 +191,6 @@ def test_copies_and_fills_are_activities_of_their_gpu(tmp_path):
     assert list(held["end_ns"] - held["start_ns"]) == [4500, 1000]
     assert set(held["agent"]) == set(profile.dispatches["agent"])
     assert int(held["start_ns"].iloc[0]) == BASE + int(at * 1000)
-    assert "1 copy or fill without times" in " ".join(map(str, profile.problems))
+    assert screen(" ".join(map(str, profile.problems)), tmp=tmp_path) == snapshot(
+        "tmp/a.json: 1 copy or fill without times; dropped"
+    )

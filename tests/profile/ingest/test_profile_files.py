@@ -2,8 +2,11 @@
 
 import json
 
+from inline_snapshot import snapshot
+
 from rocattn_profiling import cli
 
+from ...screens import line, screen
 from . import generators as g
 
 
@@ -21,8 +24,12 @@ def test_the_listing_names_every_file(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert "rocprofv3 7.0 or later" in err
-    assert f"{tmp_path}/run/b.csv: the file is empty" in err
-    assert "c.txt: a profiler's input file" in err
+    assert line(screen(err, tmp=tmp_path), "empty") == snapshot(
+        "tmp/run/b.csv: the file is empty: the profiler wrote nothing, or was aborted; the other files are read"
+    )
+    assert line(err, "input") == snapshot(
+        "c.txt: a profiler's input file (lists of counters): it contains no measurements"
+    )
 
 
 def test_json_stands_alone_on_stdout(tmp_path, capsys):
@@ -39,4 +46,7 @@ def test_nothing_to_read_has_its_own_status(tmp_path, capsys):
     """A folder of other things measured nothing."""
     (tmp_path / "c.txt").write_text("pmc: SQ_WAVES\n")
     assert run(tmp_path) == 3
-    assert "1 file contains nothing to read" in capsys.readouterr().err
+    assert screen(capsys.readouterr().err, tmp=tmp_path) == snapshot("""\
+1 file contains nothing to read:
+  tmp/c.txt: a profiler's input file (lists of counters): it contains no measurements\
+""")

@@ -1,6 +1,7 @@
 """Separate runs are told apart, so that no kernel gets the numbers of two: passes and ranks of one run are joined."""
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
@@ -9,6 +10,7 @@ from rocattn_profiling.profile.collect.passes import PASSES, STATE
 from rocattn_profiling.profile.ingest.runs import several
 from rocattn_profiling.profile.report.report import build
 
+from ...screens import screen
 from . import generators as g
 from . import older_generators as older
 from . import sample_generators as samples
@@ -77,7 +79,10 @@ def test_a_run_of_several_files_is_named_with_a_star(tmp_path):
         g.v3_counters(tmp_path / f"{name}_counter_collection.csv", g.launches(1))
         g.v3_agents(tmp_path / f"{name}_agent_info.csv")
     found = ingest.read([tmp_path]).runs
-    assert f"Report one (rocattn report {tmp_path}/bank_*)" in several(found)
+    assert screen(several(found), tmp=tmp_path) == snapshot(
+        "these are 2 separate runs: bank, phase. Report one (rocattn report tmp/bank_*) or compare two (rocattn "
+        "report tmp/phase_* --against tmp/bank_*)"
+    )
 
 
 def test_a_run_is_the_folder_in_which_the_paths_part(tmp_path):

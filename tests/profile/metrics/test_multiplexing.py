@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.profile.metrics.aggregate import by_kernel
 from rocattn_profiling.profile.metrics.devices import devices_of
@@ -56,7 +57,10 @@ def test_other_shapes_lend_nothing():
     evaluation = evaluate(made, devices_of(made))
     assert evaluation.values["read_bytes"][:3].tolist() == [64_000.0] * 3
     assert all(evaluation.values["read_bytes"][3:] != evaluation.values["read_bytes"][3:])
-    assert "over 3 launches, too many for k (2 of 3)" in evaluation.launches.problems[0]
+    assert evaluation.launches.problems[0] == snapshot(
+        "pass pass_0: iteration multiplexing spread the counters over 3 launches, too many for k (2 of 3): run more "
+        "iterations, or collect without it"
+    )
 
 
 def test_kernels_with_fewer_launches_than_sets_are_named():
@@ -64,7 +68,10 @@ def test_kernels_with_fewer_launches_than_sets_are_named():
     values, (problem,) = found(turns(6) + turns(2, "rare") + turns(1, "once"))
     assert "read_bytes" in values["k"]
     assert "read_bytes" not in values["rare"]
-    assert "spread the counters over 3 launches" in problem
+    assert problem == snapshot(
+        "pass pass_0: iteration multiplexing spread the counters over 3 launches, too many for once (1 of 3), rare "
+        "(2 of 3): run more iterations, or collect without it"
+    )
     assert all(each in problem for each in ("rare (2 of 3)", "once (1 of 3)"))
 
 

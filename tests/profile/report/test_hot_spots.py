@@ -4,6 +4,7 @@ import html
 import json
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.profile import ingest
@@ -48,7 +49,10 @@ def test_the_hottest_line_is_a_finding_with_an_upper_bound(tmp_path):
     made = report(tmp_path)
     (finding,) = [each for each in made.kernels[0].findings if each.key == "hot-line"]
     assert finding.gain == pytest.approx(600 / 900)
-    assert "67 % of its samples wait for vector memory at attn.hip:118 (s_waitcnt vmcnt(0))" in finding.sentence
+    assert finding.sentence == snapshot(
+        "67 % of its samples wait for vector memory at attn.hip:118 (s_waitcnt vmcnt(0)): request the data earlier, "
+        "or keep more waves resident to cover the latency"
+    )
     assert made.hot_spots[0].finding is finding
 
 
@@ -63,7 +67,10 @@ def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):
     (finding,) = [each for each in kernel.findings if each.key == "hot-line"]
     assert finding.gain == pytest.approx(1 - kernel.bounds.nearest.pct / 100)
     assert finding.numbers["part"] == 1
-    assert "effect of the LDS limit" in finding.sentence
+    assert finding.sentence == snapshot(
+        "100 % of its samples wait for LDS or scalar memory at bmm.hip:40 (s_waitcnt lgkmcnt(0)): that is the effect "
+        "of the LDS limit (LDS at least 79 %): rows padded to a multiple of the access's size make it faster"
+    )
     assert kernel.verdict.finding == "lds-bound"
 
 

@@ -2,6 +2,7 @@
 
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.profile.report import report as profile_report
 from rocattn_profiling.profile.report.groups import group_findings
@@ -54,7 +55,10 @@ def test_a_memory_bound_copy_is_not_told_to_compute_less():
     """No finding about vector units, lanes or occupancy: bytes are all there is, and copies are not faster."""
     (group,) = group_findings(profile_report.build(made_of(COPY)))
     assert group.gain == pytest.approx(0.004, abs=0.001), "of 4.18 TB/s, not 22 % of 5.32 TB/s"
-    assert "of the 4.2 TB/s that copies reach on it" in group.sentence
+    assert group.sentence == snapshot(
+        "memory bound at 78 % of 5.32 TB/s: 100 % of the 4.2 TB/s that copies reach on it; fewer bytes make it "
+        "faster, fewer instructions do not"
+    )
     assert group.gain_text == "at most 0.41 % of GPU time, more with fewer bytes"
     assert not group.is_small
     assert {"TCC_EA0_RDREQ_sum", "TCC_EA0_WRREQ_sum"} <= group.counters.keys()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
@@ -15,6 +16,7 @@ from rocattn_profiling.profile.report import compare as profile_compare
 from rocattn_profiling.profile.report import pages as profile_pages
 from rocattn_profiling.profile.report import report as profile_report
 
+from ...screens import line
 from ..kit import agents, frame
 
 MI300X = {
@@ -80,7 +82,9 @@ def test_the_page_needs_nothing_from_elsewhere():
     assert "<script" not in page
     assert not re.search(r"(?:src|href)=\"(?!#)[^\"]*\"|url\(|https?://", page)
     assert "1,389" not in page, "that is another machine's"
-    assert '<a href="#k1" aria-label="1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte">' in page
+    assert re.findall('<a href="#k1" aria-label="([^"]*)"', page) == snapshot(
+        ["1. attention: 51.2 TFLOP/s at 19.5 FLOP/byte"]
+    )
 
 
 def test_a_flagged_occupancy_is_marked():
@@ -93,7 +97,7 @@ def test_a_flagged_occupancy_is_marked():
         )
         text, page = profile_pages.profile_markdown(made), profile_pages.profile_html(made, 0)
         assert ("| 41.5 %\\* |" in text, "| 41.5 % |" in text) == (star, not star)
-        assert ('41.5 %<span title="counted in part"> *</span>' in page) == star
+        assert re.findall('41.5 %<span title="([^"]*)"', page) == list(flags)
 
 
 def test_kernel_names_cannot_inject_markup():
@@ -120,7 +124,7 @@ def test_a_kernel_on_an_unknown_gpu_is_shown_with_a_reason():
     report = profile_report.build(made)
     page = profile_pages.profile_html(report, 0)
     assert report.kernels[0].values == {}
-    assert "needs the GPU that it ran on" in page
+    assert re.findall("<li><strong>(needs[^<]*)</strong>", page) == ["needs the GPU that it ran on"]
     assert "100 µs" in page
 
 
@@ -164,7 +168,7 @@ def test_a_comparison_is_of_medians_and_says_from_what_to_what():
     assert not {"tflops", "valu_busy_pct"} & {move["metric"] for move in others}
     page = profile_pages.profile_html(after, 0, comparison)
     assert f"{new['l2_hit_pct'].title} 75.0 to 15.0 %" in page
-    assert f"not comparable (different counters): {new['valu_busy_pct'].title}" in page
+    assert re.findall("(?<=other counters: )[^<.;]*", page) == snapshot(["VALU busy"])
     for text in (page, profile_pages.profile_markdown(after, comparison)):
         assert "-40.0 %" in text
 
@@ -188,12 +192,13 @@ def test_what_a_comparison_leaves_out_is_counted():
     pairs = comparison.pairs
     pairs[0] = replace(pairs[0], moves=pairs[0].moves * 2)
     text = profile_pages.profile_markdown(after, comparison)
-    assert "1 more kernels are in the JSON." in text
+    assert line(text, "JSON") == snapshot("1 more kernels are in the JSON.")
     assert len(pairs[0].moves) > 6
     assert f"; {len(pairs[0].moves) - 4} more |" in text
-    assert f"; {len(pairs[0].moves) - 6} more are in the JSON" in profile_pages.profile_html(after, 0, comparison)
+    page = profile_pages.profile_html(after, 0, comparison)
+    assert str(len(pairs[0].moves) - 6) in re.findall("; ([0-9]+) more are in", page)
     few = profile_pages.profile_markdown(after, replace(comparison, pairs=pairs[:15]))
-    assert "are in the JSON" not in few
+    assert "JSON" not in few
 
 
 def test_launches_of_two_runs_are_compared_as_their_kernels(tmp_path, monkeypatch):

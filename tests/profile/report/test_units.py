@@ -148,7 +148,7 @@ def test_a_rare_long_launch_is_told_and_hides_no_overhead():
         "long-launches": pytest.approx(0.9), "launch-bound": None,
     }  # fmt: skip
     assert "2.0 µs per launch" in kernel.verdict.text
-    assert "1 of 100 launches is 90 % of its time: 1.80 ms" in screen(made)
+    assert kernel.long.text in screen(made)
     assert profile_report.to_json(made)["kernels"][0]["long_launches"]["share"] == pytest.approx(0.901, abs=0.001)
 
 

@@ -15,6 +15,8 @@ from rocattn_profiling.gate.groups import by_cause, by_reason, common_part, repe
 from rocattn_profiling.gate.model import Cause, Location
 from rocattn_profiling.gate.rule.pairs import Decision
 
+from ...screens import line, screen
+
 TODAY = dt.date(2026, 11, 20)
 AGAIN = "rocattn gate run --base a --head b"
 LINE = Cause(
@@ -160,7 +162,7 @@ def test_one_command_for_all_causes_is_printed_once(entry, result_of):
     result = result_of([*worse, other], again=AGAIN, patterns=["Quick"])
     text = card.text(result)
     assert text.count("repeat: ") == markdown.summary(result).count("repeat: ") == 1
-    assert f"\n\nrepeat: {AGAIN} --bench Quick\n" in text
+    assert line(text, "--bench") == snapshot("repeat: rocattn gate run --base a --head b --bench Quick")
     assert text.count("a/b.py:7") == text.count("cause:  a/b.py:7 changed") == 1
     assert [text.count(f"  {place}  machine code: 2 -> 3 barriers") for place in ("cause:", "      ")] == [1, 1]
     assert "and 3 more, x1.500\n" in text
@@ -246,4 +248,11 @@ def test_a_ratio_that_is_no_number_stands_nowhere(entry, result_of):
     for shown in (card.text(result), markdown.comment(result), sarif.to_sarif(result)):
         assert "121.3" not in str(shown)
         assert "21759" not in str(shown)
-    assert "its launches differ too much" in card.text(result)
+    assert screen(card.text(result)) == snapshot("""\
+UNDECIDED: 0 of 1 benchmark within 5 %; 1 undecided
+base ababababab a subject
+head ababababab a subject
+1 undecided; 10 processes
+1 undecided: its launches differ too much; make it less noisy
+  a  2 ms -> 2 ms  ratio unknown\
+""")

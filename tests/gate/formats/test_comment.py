@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from rocattn_profiling.gate.formats import card, markdown, outputs
 from rocattn_profiling.gate.model import Cause, Location
 
+from ...screens import line
 from ..conftest import fold
 
 OWN = {
@@ -109,11 +110,13 @@ def test_likely_slower_entries_and_own_rules_are_marked(entry, result_of):
     )
     text = markdown.comment(result)
     assert text.count("| undecided, likely slower |") == text.count("| undecided |") == 1
-    assert "rule: a change counts from 9 % (t.toml&#58;3)" in text
-    assert "all benchmarks together: x1.010; canary: x1.000" in text
+    assert line(text, "counts") == snapshot("- rule: a change counts from 9 % (t.toml&#58;3)")
+    assert line(text, "together") == snapshot("- all benchmarks together: x1.010; canary: x1.000")
     shown = outputs.FILES["verdict.txt"](result)
     assert shown.count("likely slower") == 1
-    assert "(a change counts from 9 % (t.toml:3))\n" in shown
+    assert line(shown, "change") == snapshot(
+        "2 ms -> 2.4 ms  x1.200 [1.164, 1.236]  (a change counts from 9 % (t.toml:3))"
+    )
 
 
 def test_undecided_entries_share_a_reason(entry, result_of):

@@ -5,11 +5,14 @@ import re
 from xml.etree import ElementTree as ET
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import junit, outputs, sarif
 from rocattn_profiling.gate.model import ORDER, Cause, Location
+
+from ...screens import screen
 
 
 def junit_of(result):
@@ -38,7 +41,12 @@ def test_junit_has_a_case_for_each_benchmark(rich):
         assert int(suite.get("tests")) == len(suite.findall("testcase"))
     failed = cases["flash f16 [audit, gfx942]"]
     assert failed.get("classname") == "audit.gfx942"
-    assert "12 VGPRs spilled (kernels/hip/flash attention.hip:118)" in failed[0].text
+    assert screen(failed[0].text) == snapshot("""\
+  flash f16 [audit, gfx942]
+    0 registers -> 43 registers
+    43 registers are spilled
+    - machine code: 12 VGPRs spilled (kernels/hip/flash attention.hip:118)\
+""")
     assert "Traceback" in cases["bench_a.Class.time_lost"][0].text
     assert cases["bench_a.Class.time_lost"].get("classname") == "bench_a.Class"
 
@@ -125,7 +133,11 @@ def test_sarif_points_at_the_line_that_did_it(rich):
     run = sarif_of(rich)
     found = {r["message"]["text"].split(":")[0]: r for r in run["results"]}
     slow = found["flash f16 [audit, gfx942]"]  # and the benchmark that the same line slowed down
-    assert "bench_a.Class.time_slow(1, 'cpu') 2 ms -> 2.62 ms" in slow["message"]["text"]
+    assert slow["message"]["text"] == snapshot(
+        "flash f16 [audit, gfx942]: regression, 0 registers -> 43 registers. 43 registers are spilled. machine code: "
+        "12 VGPRs spilled. The same holds for bench_a.Class.time_slow(1, 'cpu') 2 ms -> 2.62 ms, x1.310 [1.271, "
+        "1.349] after 5 rounds."
+    )
     place = slow["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (
         "kernels/hip/flash%20attention.hip",
@@ -196,7 +208,11 @@ def test_sarif_holds_any_text(hostile, entry, result_of):
     sarif_of(hostile(after="{0} {x} [a](1) \ud800"))
     run = sarif_of(result_of([entry(f"b{n}", "regression", 1.2) for n in range(5003)]))
     assert len(run["results"]) == 5000
-    assert "3 results are left out" in json.dumps(run["invocations"])
+    assert json.dumps(run["invocations"]) == snapshot(
+        '[{"executionSuccessful": true, "exitCode": 1, "toolExecutionNotifications": [{"level": "error", "message": '
+        '{"text": "5003 of 5003 benchmarks are slower by up to 20 % (cause not found)"}}, {"level": "warning", '
+        '"message": {"text": "3 results are left out"}}]}]'
+    )
 
 
 def test_workflow_commands_cannot_be_forged(hostile, rich):
@@ -249,6 +265,8 @@ def test_show_ends_with_the_verdicts_status_when_asked(entry, result_of, tmp_pat
     assert main(["gate", "show", str(path), "--exit-status"]) == 3
     assert main(["gate", "show", str(path), "--json"]) == 0
     assert main(["gate", "show", str(tmp_path / "none.json")]) == 4
-    assert "cannot read the gate's verdict" in capsys.readouterr().err
     assert main(["gate", "show", "/dev/zero"]) == 4
-    assert "/dev/zero: not a regular file" in capsys.readouterr().err
+    assert screen(capsys.readouterr().err, tmp=tmp_path) == snapshot("""\
+rocattn gate: cannot read the gate's verdict tmp/none.json: No such file or directory
+rocattn gate: cannot read the gate's verdict /dev/zero: not a regular file\
+""")

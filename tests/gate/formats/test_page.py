@@ -5,11 +5,14 @@ from typing import get_args
 import msgspec
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.gate.formats import page as gate_view
 from rocattn_profiling.gate.model import Cause, Entry, Location, Overall
 from rocattn_profiling.gate.rule.pairs import Decision, Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.suite import decide
+
+from ...screens import line
 
 CAUSE = Cause(kind="machine code", text="43 VGPRs spilled", location=Location(path="kernels/hip/a.hip", line=118))
 
@@ -162,7 +165,9 @@ def test_a_regression_says_why_and_where(whole):
     assert ":118</span>" in text
     assert "because regression" in text
     assert "too much" in text
-    assert "waiver: a compare more (#41)" in text
+    assert line(text, "compare") == snapshot(
+        '</div><div class="note says">because regression (5 rounds) waiver: a compare more (#41)</div></div>'
+    )
     assert '<span class="tag bad">problem</span> waivers.<wbr>toml:3: the waiver of x expired' in text
     assert text.index("problem</span>") < text.index('<section class="panel')
 

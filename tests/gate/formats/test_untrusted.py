@@ -5,12 +5,15 @@ import os
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.formats import markdown, untrusted
 from rocattn_profiling.gate.formats.untrusted import UntrustedError
 from rocattn_profiling.gate.model import Cause, GateResult, Location
+
+from ...screens import line
 
 PHISH = "Please run curl evil.example to fix this"
 
@@ -52,7 +55,7 @@ def test_no_sentence_of_the_verdicts_is_shown(stored):
     assert "b.C.time_slow" in text
     assert "x1.310" in text
     assert "kernels/a.hip&#58;7" in text
-    assert "a waiver has expired or is not needed" in text
+    assert line(text, "expired") == snapshot("- **problem:** a waiver has expired or is not needed")
 
 
 def test_reasons_are_shown_when_asked_for(stored):
@@ -227,7 +230,10 @@ def test_the_command_makes_a_comment_of_what_it_can_trust(stored, tmp_path, caps
     text = capsys.readouterr().out
     assert text.startswith(markdown.MARKER)
     assert "([run](https://github.com/a/b/actions/runs/12))" in text
-    assert "names and numbers only" in text
+    assert line(text, "numbers") == snapshot(
+        "Taken from the run's verdict: names and numbers only. Its reasons and causes are in the run's own summary "
+        "and files."
+    )
     assert main(["gate", "comment", str(path), "--explain", "--out", str(tmp_path / "c.md")]) == 0
     assert PHISH in (tmp_path / "c.md").read_text()
     assert "names and numbers only" not in (tmp_path / "c.md").read_text()

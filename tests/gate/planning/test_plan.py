@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.launch import Request, Suite
 from rocattn_profiling.gate.explain.files import FileChange
@@ -77,7 +78,10 @@ def test_a_command_that_was_never_timed_has_no_high_end(planned):
     name = f"tests/test_bench.py::{NAMES[2]}"
     plan = planned(NAMES[2], commands=(name,))
     assert (plan.unknown, plan.listed().unknown) == (True, True)
-    assert "at least: the first run shows how long a command takes; it does not" in plan.line(0)
+    assert plan.line(0) == snapshot(
+        "1 benchmark, 1 s at least: the first run shows how long a command takes; it does not appear to call changed "
+        "code; use --max-time or --bench to shorten it"
+    )
     assert plan.line(0).endswith("; use --max-time or --bench to shorten it")
     reported = planned(NAMES[2], commands=(name,), better="smaller")
     assert (reported.unknown, "at least" in reported.line(0)) == (False, False)

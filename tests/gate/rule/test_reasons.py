@@ -23,6 +23,7 @@ from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.reasons import GUARDS, Limits, launches_needed, undecided
 from rocattn_profiling.gate.rule.suite import decide, decide_suite
 
+from ...screens import line
 from ..conftest import fold
 
 LIMITS = Limits(change=0.005, alone=0.025, leniency=1.0, equivalence=0.0125)
@@ -169,4 +170,7 @@ def test_help_and_reports_state_the_sizes_of_the_rule(capsys, result_of):
         assert "(default 5: called from 2)" in " ".join(capsys.readouterr().out.split())
     text = markdown.comment(result_of([], policy=Policy(tolerance=0.1)))
     assert "within 10 %" in text
-    assert "its estimate is 4 % or more and significantly beyond 2 %" in text
+    assert line(text, "significantly") == snapshot(
+        "- a pass shows the change to be within 10 %; a change is called when its estimate is 4 % or more and "
+        "significantly beyond 2 %; at most 5 % chance of a false alarm over the whole suite"
+    )

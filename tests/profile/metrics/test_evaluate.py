@@ -342,8 +342,10 @@ def test_countable_flops_are_reported_as_not_counted():
         (
             "gfx1151",
             (
-                "profilers before February 2026 count 4 of this GPU's 8 L2 channels (ROCm/rocm-systems PR 3100): "
-                "with one of those this is about half",
+                (
+                    "profilers before February 2026 count 4 of this GPU's 8 L2 channels (ROCm/rocm-systems PR 3100): "
+                    "with one of those this is about half"
+                ),
             ),
         ),
         ("gfx1100", ()),

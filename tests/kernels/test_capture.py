@@ -5,12 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling import cli
 from rocattn_profiling.kernels.audit import audit_files
 from rocattn_profiling.kernels.capture.run import gpu_of
 from rocattn_profiling.kernels.pairs import pairs_of
 
+from ..screens import line, screen
 from .audit.test_other_files import KERNEL
 
 TRITON = {
@@ -168,7 +170,13 @@ def test_every_configuration_is_kept_for_every_architecture(capture, tmp_path):
         arch=("gfx942", "gfx90a"),
     )
     assert (status, len(said)) == (3, 6)
-    assert "gfx942: add did not compile: ValueError: 13 brings bad luck\n" in err
+    assert screen(err, tmp=tmp_path) == snapshot("""\
+gfx942: 2 variants of 1 kernel
+gfx942: add did not compile: ValueError: 13 brings bad luck
+gfx90a: 2 variants of 1 kernel
+gfx90a: add did not compile: ValueError: 13 brings bad luck
+capture: 4 kernels for gfx942, gfx90a in tmp/out\
+""")
     captured = next(each["captured"] for each in said if each["captured"]["constants"] == {"BLOCK": 64})
     assert captured["signature"] == {"x": "*fp16:16", "n": "i32"}
     assert captured["options"] == {"num_warps": 4}
@@ -203,29 +211,57 @@ def test_what_no_longer_compiles_is_worse(capture, tmp_path, capsys):
             path.with_suffix(".amdgcn").unlink()
     words = ["kernels", "audit", str(tmp_path / "new"), "--against", str(tmp_path / "old")]
     assert cli.main([*words, "--out", str(tmp_path / "audit")]) == 1
-    assert "it no longer compiles: ValueError: 13 brings bad luck" in capsys.readouterr().out
+    assert line(capsys.readouterr().out, "any more: ") == snapshot(
+        "add on gfx942: it does not compile any more: ValueError: 13 brings bad luck"
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "line"),
+    ("text", "told"),
     [
-        ("", 3, "no Triton kernel was compiled for gfx942"),
-        ("kernel.run(None, 1, 64)\nsys.exit('wrong result')\n", 3, "exit status 1: wrong result"),
-        ("kernel.run(None, 1, 13)\n", 3, "no Triton kernel was compiled for gfx942"),
+        (
+            "",
+            snapshot("""\
+gfx942: 0 variants of 0 kernels
+rocattn kernels: no Triton kernel was compiled for gfx942: run the program with a Python that has Triton, not isolated (-I, -E, -S), on inputs that reach a kernel\
+"""),  # noqa: E501
+        ),
+        (
+            "kernel.run(None, 1, 64)\nsys.exit('wrong result')\n",
+            snapshot("""\
+gfx942: 1 variant of 1 kernel
+gfx942: the program failed after 1 kernel: the process ended with exit status 1: wrong result
+gfx942: all it printed: tmp/out/gfx942/program.log
+capture: 1 kernel for gfx942 in tmp/out\
+"""),
+        ),
+        (
+            "kernel.run(None, 1, 13)\n",
+            snapshot("""\
+gfx942: 0 variants of 0 kernels
+gfx942: add did not compile: ValueError: 13 brings bad luck
+gfx942: the program failed after 0 kernels: the process ended with exit status 1: ValueError: 13 brings bad luck
+gfx942: all it printed: tmp/out/gfx942/program.log
+rocattn kernels: no Triton kernel was compiled for gfx942: run the program with a Python that has Triton, not isolated (-I, -E, -S), on inputs that reach a kernel\
+"""),  # noqa: E501
+        ),
     ],
 )
-def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, status, line):
+def test_a_program_that_fails_is_no_pass(capture, tmp_path, text, told):
     """What was kept until then is said, too."""
     got, err, said = capture(text)
-    assert (got, line in err) == (status, True)
+    assert (got, screen(err, tmp=tmp_path)) == (3, told)
     if "wrong" in text:
-        assert f"output: {tmp_path / 'out/gfx942/program.log'}" in err
         assert len(said) == 1
         audit = audit_files([tmp_path / "out"])
-        assert "the program failed on gfx942" in audit.not_audited[0].text
+        assert screen(audit.not_audited[0].text, tmp=tmp_path) == snapshot(
+            "tmp/out: the program failed on gfx942: the process ended with exit status 1: wrong result"
+        )
         (tmp_path / "out/capture.json").write_text('{"runs": [')  # torn
         audit = audit_files([tmp_path / "out"])
-        assert "its capture.json cannot be read" in audit.not_audited[0].text
+        assert screen(audit.not_audited[0].text, tmp=tmp_path) == snapshot(
+            "tmp/out: its capture.json cannot be read (Input data was truncated): what it lacks is unknown"
+        )
 
 
 HERE = """
@@ -246,9 +282,25 @@ def test_without_an_architecture_the_gpu_runs_it(capture, tmp_path):
     assert (status, [each["captured"]["arch"] for each in said]) == (0, ["gfx90a"]), err
     assert audit_files([tmp_path / "out"]).kernels[0].arch == "gfx90a"
     status, err, _ = capture(f"{HERE}kernel.run(None, 1, 64)\nsys.exit('late')\n", arch=())
-    assert (status, "late" in err, f"output: {tmp_path / 'out/program.log'}" in err) == (3, True, True)
+    assert (status, screen(err, tmp=tmp_path)) == (
+        3,
+        snapshot("""\
+gfx90a: 1 variant of 1 kernel
+gfx90a: the program failed after 1 kernel: the process ended with exit status 1: late
+gfx90a: all it printed: tmp/out/program.log
+capture: 1 kernel for gfx90a in tmp/out\
+"""),
+    )
     status, err, said = capture(f"{HERE}Own.backend = 'cuda'\nkernel.run(None, 1, 64)\n", arch=())
-    assert (status, said, "no Triton kernel was compiled for an AMD GPU of this machine" in err) == (3, [], True)
+    assert (status, said, screen(err, tmp=tmp_path)) == (
+        3,
+        [],
+        snapshot(
+            "rocattn kernels: no Triton kernel was compiled for an AMD GPU of this machine (all it printed: "
+            "tmp/out/program.log): run the program with a Python that has Triton, not isolated (-I, -E, -S), on "
+            "inputs that reach a kernel"
+        ),
+    )
 
 
 def test_own_sitecustomize_runs_too(capture, tmp_path):

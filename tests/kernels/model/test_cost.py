@@ -4,6 +4,7 @@ import re
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.config import AttentionConfig
 from rocattn.gpu.plan import plan
@@ -76,7 +77,9 @@ class TestByHand:
         assert (cost.matrix_cycles, cost.vector_cycles) == (128, 80)
         assert (cost.bound_cycles, cost.bound_by, cost.issue_bound_pct) == (128, "matrix", 100)
         assert cost.vector_flops == 64 * (12 * 2 + 2)
-        assert any("two or more waves" in note for note in cost.notes)
+        assert cost.notes == snapshot(
+            ("matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one",)
+        )
 
     def test_too_many_vector_instructions_bound_mfma_loops(self):
         """gfx942: 4 products x 16 = 64 cycles; held 4 x 4 + 28 x 4 = 128: half of the peak at best."""
@@ -207,7 +210,10 @@ class TestWhatIsNotKnown:
     def test_device_function_has_no_wave_size(self):
         """On GPUs that have two."""
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n\tv_mov_b32 v0, 0\n\ts_setpc_b64 s[30:31]\n")
-        assert "wave size: 64 is assumed" in " ".join(loop_cost(function, "gfx1100").notes)
+        assert " ".join(loop_cost(function, "gfx1100").notes) == snapshot(
+            "no loop: all of its code, run through once, is counted it calls or jumps to addresses in registers: "
+            "what runs there is not counted the text does not say the wave size: 64 is assumed"
+        )
         assert "wave size" not in " ".join(loop_cost(function, "gfx942").notes)
 
     def test_it_can_be_written_and_read_as_json(self):

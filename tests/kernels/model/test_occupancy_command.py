@@ -4,8 +4,11 @@ import csv
 import json
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
+
+from ...screens import line
 
 
 def command(capsys, *arguments):
@@ -25,7 +28,7 @@ def test_command_answers_for_one_kernel(capsys):
     assert (json.loads(out)["unit"], json.loads(out)["blocks"]) == ("CU", 16)
     status, out, err = command(capsys, "--arch", "gfx950", "--vgprs", 60, "--block", 64, "--lds", 8252)
     assert (status, out) == (0, "")
-    assert "LDS binds at 4.5 waves of 8: 572 bytes of LDS over the step to 5.25 waves" in err
+    assert line(err, "binds") == snapshot("LDS binds at 4.5 waves of 8: 572 bytes of LDS over the step to 5.25 waves")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import signal
 from dataclasses import replace
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.toolchain.code_object import read_elf
 from rocattn_profiling.kernels.model.loops import find_loops
@@ -229,7 +230,7 @@ def test_the_library_is_not_asked_what_would_end_it(hand, tmp_path, monkeypatch)
         pytest.skip("rocm-llvm-python is not installed")
     assert disassembly._knows(str(library), "gfx942") == ""
     for processor in ("gfx600", "gfx99", ""):
-        assert "does not support it" in disassembly._knows(str(library), processor)
+        assert disassembly._knows(str(library), processor) == snapshot("librocmllvm.so does not know it")
     for variable in ("PATH", "ROCM_PATH"):
         monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(DisassemblyError, match="does not support it"):

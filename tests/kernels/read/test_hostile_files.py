@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError, ToolchainError
 from rocattn.toolchain import code_object
@@ -305,7 +306,10 @@ class TestHostileContainers:
         fat = files["bundle"]
         found = read_objects(host_object(tmp_path, fat + b"\0" * 64 + fat[:5000]), "app")
         assert [len(device.kernels) for device in found] == [3, 3, 0]
-        assert "the rest of the file is skipped: its bundle is truncated" in found[-1].problems[0]
+        assert found[-1].problems[0] == snapshot(
+            "the rest of the file is left out: its bundle is cut short: hip-amdgcn-amd-amdhsa--gfx90a ends at byte "
+            "9680 of 5000"
+        )
 
 
 def program(chosen, functions, instructions, labels):

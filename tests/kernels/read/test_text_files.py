@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import ToolchainError
 from rocattn.toolchain import choose_compiler, compile_hip
@@ -170,7 +171,13 @@ def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     """A kernel whose registers nothing says is not one without registers."""
     (one,) = facts(tmp_path, HEAD + DESCRIPTOR.format("max(3, k.num_vgpr)"))
     assert one.occupancy is None
-    assert "no occupancy: its number of VGPRs is unknown" in one.unknown
+    assert one.unknown == snapshot(
+        (
+            "LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds",
+            "the block that it is launched with: not even its limit is said",
+            "no occupancy: nothing says how many VGPRs it has",
+        )
+    )
 
 
 @pytest.mark.parametrize(("said", "of"), [("gfx1310", "gfx1310"), ("gfx13-generic", "gfx13-generic"), ("x", "code wi")])
@@ -187,7 +194,12 @@ def test_block_beyond_the_kernels_limit_has_no_occupancy(tmp_path):
     """The launch would fail."""
     (one,) = facts(tmp_path, WHOLE.format(8, 8), block=512)
     assert one.occupancy is None
-    assert "no occupancy: blocks of 512 threads are impossible: it is compiled for at most 256" in one.unknown
+    assert one.unknown == snapshot(
+        (
+            "LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds",
+            "no occupancy: blocks of 512 threads cannot be: it is compiled for 256 at most",
+        )
+    )
 
 
 SPILLS = "    .vgpr_spill_count: 3\n    .sgpr_spill_count: 2\n    .private_segment_fixed_size: 64\n"
@@ -239,5 +251,8 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     ]
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
-    assert "VGPRs 24 -> 96; whether this costs a wave is unknown" in text
-    assert text.endswith("LDS 512 -> 40000 bytes per block; whether this costs a block is unknown")
+    assert text == snapshot(
+        "k on gfx942: VGPRs 24 -> 96; whether a wave is lost is not known / k on gfx942: LDS 512 -> 40000 bytes per "
+        "block; whether a block is lost is not known"
+    )
+    assert text.endswith("LDS 512 -> 40000 bytes per block; whether a block is lost is not known")

@@ -233,7 +233,7 @@ def test_rows_too_far_apart_take_the_standard_path(name, changes):
     for step, path in (((1 << 26) - 1, "flash"), (-(1 << 26), "standard")):
         made = plan(config, "gfx1100", strides={name: (64, 64, step, 1)})
         assert made.path == path
-        assert (f"{name} has rows {step} elements apart: 32 of them" in made.reason) == (path == "standard")
+        assert re.findall(r"(\w+) has rows (\S+) elements", made.reason) == [(name, str(step))] * (path == "standard")
 
 
 def decode_config(**changes):

@@ -77,7 +77,7 @@ def test_a_forced_spill_is_found(kernels, tree):
     assert {("spills", CAUSAL), ("spills", LARGE), ("issue cycles", CAUSAL)} <= worse
     assert f"{CAUSAL} on gfx1100: " in text["spills", CAUSAL]
     assert "VGPRs are spilled, 0 -> " in text["spills", CAUSAL]
-    assert "its hot loop accesses scratch with" in text["spills", CAUSAL]
+    assert int(re.search("scratch with ([0-9]+) instructions", text["spills", CAUSAL])[1]) > 0
 
 
 def test_one_register_over_a_granule_is_found(kernels, tree):
@@ -93,7 +93,7 @@ def test_one_register_inside_a_granule_is_a_note(kernels, tree):
     plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v237");\n{BODY}', "HEAD_DIM == 128")
     worse, text = found(kernels, tree)
     assert worse == set()
-    assert "-> 238, with no wave lost or gained (2 more before one is lost)" in text["registers", LARGE]
+    assert text["registers", LARGE].endswith(" -> 238, with no wave lost or won (2 more before one is lost)")
 
 
 def test_more_lds_is_found(kernels, tree):
@@ -103,10 +103,10 @@ def test_more_lds_is_found(kernels, tree):
     worse, text = found(kernels, tree)
     assert ("occupancy", LARGE) in worse
     assert CAUSAL not in {kernel for _, kernel in worse}
-    assert "6 -> 4 of 16 waves per SIMD" in text["occupancy", LARGE]
+    assert text["occupancy", LARGE].startswith(f"{LARGE} on gfx1100: 6 -> 4 of 16 waves per SIMD: LDS ")
     before, after = map(int, re.search("LDS ([0-9]+) -> ([0-9]+) bytes per block", text["occupancy", LARGE]).groups())
     assert after - before == 2 * 12000
-    assert "with no block lost or gained" in text["LDS", CAUSAL]
+    assert text["LDS", CAUSAL].split(", ")[1].startswith("with no block lost or won (")
 
 
 def test_an_unrolled_loop_is_found(kernels, tree):
@@ -115,8 +115,8 @@ def test_an_unrolled_loop_is_found(kernels, tree):
     plant(tree, "hip/scale.hip", loop, f"#pragma unroll 64\n{loop}")
     worse, text = found(kernels, tree)
     assert worse == {("instruction cache", SCALE)}
-    assert "does not fit the instruction cache of 32 KiB" in text["instruction cache", SCALE]
-    assert "which does 64 times the work" in text["issue cycles", SCALE]
+    assert text["instruction cache", SCALE].endswith(" and does not fit the instruction cache of 32 KiB")
+    assert re.search("([0-9]+) times the work", text["issue cycles", SCALE])[1] == "64"
 
 
 def test_a_narrowed_load_is_found(kernels, tree):
@@ -126,8 +126,8 @@ def test_a_narrowed_load_is_found(kernels, tree):
     plant(tree, "include/rocattn/tile.h", width, narrow)
     worse, text = found(kernels, tree)
     assert {("global loads", CAUSAL), ("global loads", LARGE)} <= worse
-    assert "of 16 bytes per lane" in text["global loads", CAUSAL]
-    assert " -> 8 of 8 bytes per lane" in text["global loads", CAUSAL]
+    before, _, after = text["global loads", CAUSAL].rpartition(" -> ")
+    assert (re.search("of ([0-9]+) bytes", before)[1], after) == ("16", "8 of 8 bytes per lane")
 
 
 def test_findings_name_the_source_lines_of_the_hot_loop(kernels):

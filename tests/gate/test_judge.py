@@ -69,8 +69,8 @@ def test_columns_and_history_may_be_absent_or_null(line):
         ('{"id": "x", "a": {"launches": []}}', "`b`"),
         ('{"a": {"launches": []}, "b": {"launches": []}}', "`id`"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": ["1"]}]}, "b": {"launches": []}}', "float"),
-        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [NaN]}]}, "b": {"launches": []}}', "it holds NaN"),
-        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1, -Infinity]}]}}', "it holds -Infinity"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [NaN]}]}, "b": {"launches": []}}', "it contains NaN"),
+        ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1, -Infinity]}]}}', "it contains -Infinity"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1e300]}]}, "b": {"launches": []}}', "beyond 1e-30"),
         ('{"id": "x", "a": {"launches": [{"round": 0, "samples": [1e-300]}]}, "b": {"launches": []}}', "beyond 1e-30"),
         (
@@ -162,7 +162,7 @@ def test_the_input_is_not_overwritten(line, tmp_path, capsys):
     before = path.read_bytes()
     for out in (path, tmp_path / "link"):
         assert main(["gate", "judge", str(path), "--out", str(out)]) == 4
-        assert "is the file of stored pairs itself" in capsys.readouterr().err
+        assert "is the input file" in capsys.readouterr().err
     assert path.read_bytes() == before
 
 

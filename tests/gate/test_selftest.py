@@ -61,7 +61,7 @@ def test_the_table_shows_what_the_gate_finds(varying, run):
     assert (found.rounds, found.launches, found.wrong, found.false_alarm_rate, found.red_rate) == (6, 24, [], 0.0, 0.0)
     assert found.revision == varying.git("rev-parse", "HEAD")
     assert all(s.smallest_change[6] <= 0.1 for s in found.benchmarks)
-    assert "false alarms 0.00 % a benchmark, 0.0 % of runs red (4 draws)" in err
+    assert "false alarms 0.00 % per benchmark, 0.0 % of runs red (4 draws)" in err
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_exact_times_are_seen_through(project, run):
     assert status == 0
     assert json.loads(out)["exact"] == [f"bench_work.Exact.time_work({n})" for n in (100, 301)]
     assert "nothing to test: bench_work.Exact.time_work(100)" in err
-    assert "no benchmark showed any noise: there are no rates to report" in err
+    assert "no benchmark showed any noise, so there are no rates to report" in err
     assert "more than" not in err
 
 

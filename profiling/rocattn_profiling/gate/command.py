@@ -1,6 +1,6 @@
 """``rocattn gate``: ``run`` measures and decides; ``show`` and ``comment`` print a stored verdict in another form.
 
-``init`` and ``judge`` have modules of their own, ``selftest`` one for what it measures.
+The modules `init` and `judge` implement the subcommands of those names; `selftest` does that command's measuring.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ exit status: 0 nothing is proven to be slower
              4 usage or environment error
              130 interrupted: the same command continues with what was measured"""
 _SELFTEST_EPILOG = """exit status: 0 identical code was called neither slower nor faster; 1 it was; 3 a benchmark could
-not be measured, or none was; 4 usage or environment error"""
+not be measured, or there was none; 4 usage or environment error"""
 FORMATS = ("text", "markdown", "junit", "sarif", "summary", "annotations", "json", "html")
 _RUN_URL = re.compile(r"https?://[A-Za-z0-9.-]+(:\d+)?/[A-Za-z0-9_./-]+")
 _REMARK = (
@@ -50,7 +50,7 @@ def prepare(parser: argparse.ArgumentParser) -> None:
     init.prepare(verbs.add_parser("init", help="write the GitHub workflows that gate a project's pull requests"))
     text = "measure base and head in fresh, interleaved processes and decide"
     _prepare_run(verbs.add_parser("run", help=text, description=text.capitalize() + "."))
-    text = "decide by result files of other benchmark tools"
+    text = "decide from result files of other benchmark tools"
     compare.prepare(verbs.add_parser("compare", help=text))
     text = "decide stored pairs without measuring"
     judge.prepare(verbs.add_parser("judge", help=text))
@@ -93,22 +93,22 @@ def _prepare_run(parser: argparse.ArgumentParser) -> None:
     text = "machine code to compare, without a GPU: code objects, libraries, .s or .hip files in each side's checkout \
 (as --build leaves it), as 'build/**/*.hsaco'; may be repeated"
     parser.add_argument("--code-objects", action="append", default=[], metavar="PATTERN", help=text)
-    text = "a program whose Triton kernels to compare: each side compiles them for --arch, without a GPU; may be \
+    text = "a program whose Triton kernels are compared: each side compiles them for --arch, without a GPU; may be \
 repeated"
     parser.add_argument("--kernels", action="append", default=[], metavar="COMMAND", help=text)
-    text = "architectures to compile for and to compare"
+    text = "architectures to compile for and compare"
     parser.add_argument("--arch", nargs="+", default=[], metavar="GFX", help=text)
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds, shorter launches, only Quick… classes if any"
     )
-    parser.add_argument("--rounds", type=int, metavar="N", help="most rounds for an undecided benchmark")
+    parser.add_argument("--rounds", type=int, metavar="N", help="maximum rounds for an undecided benchmark")
     text = "stop after this time, not counting builds: 10m, 90s, 1h30m; the same command then continues with the rest"
     parser.add_argument("--max-time", default="", metavar="TIME", help=text)
-    text = "print what would be measured, how long it takes and what calls changed code; measure nothing"
+    text = "print what would be measured, how long it would take and what calls changed code; measure nothing"
     parser.add_argument("--list", action="store_true", help=text)
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
     parser.add_argument("--no-exact", action="store_true", help="skip what needs no clock (machine code, plans)")
-    text = "add base's launches to the record of noise: for runs on the main branch, not on pull requests"
+    text = "add base's launches to the noise record: for runs on the main branch, not on pull requests"
     parser.add_argument("--learn", action="store_true", help=text)
     add_common(parser, out="out/gate")
 
@@ -173,7 +173,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _called(case: PlannedCase) -> str:
-    """Return how a benchmark calls the change, as far as the sources show."""
+    """Describe how a benchmark reaches the changed code, as far as the sources show."""
     if case.calls is None:
         return "unknown" if case.reached is None else "no call found"
     between = case.calls - 1
@@ -183,20 +183,20 @@ def _called(case: PlannedCase) -> str:
 def _prepare_show(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``show``."""
     parser.description = "Print a stored verdict, or write it to a file."
-    parser.add_argument("verdict", metavar="VERDICT.json", help="of rocattn gate run, or the folder it is in")
+    parser.add_argument("verdict", metavar="VERDICT.json", help="written by rocattn gate run, or its folder")
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
         help="markdown: a comment (below 64 kB); summary: the same for a step's summary (below 1 MiB); annotations: "
         "GitHub workflow commands; html: the page (default text)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="FILE", help="write it there instead of printing it")
-    parser.add_argument("--exit-status", action="store_true", help="end with the verdict's status instead of 0")
+    parser.add_argument("--out", metavar="FILE", help="write to this file instead of printing")
+    parser.add_argument("--exit-status", action="store_true", help="exit with the verdict's status instead of 0")
     parser.add_argument("--strict", action="store_true", help="with --exit-status: 2 if anything is undecided")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    """Print or write a verdict; the status is 0, or the verdict's own if asked for."""
+    """Print or write a verdict; return 0, or the verdict's exit status with ``--exit-status``."""
     from rocattn_profiling.gate import verdict
     from rocattn_profiling.gate.formats import card
 
@@ -226,21 +226,21 @@ def _formatter(name: str) -> Callable[[GateResult], str]:
 def _prepare_comment(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``comment``."""
     parser.description = (
-        "Print the comment for a pull request from a verdict that foreign code may have written: only its numbers and "
-        "names are used, and the conclusion is drawn again. Without a readable verdict the comment says that nothing "
-        "was measured, and the status is 3."
+        "Print the comment for a pull request from a verdict that untrusted code may have written: only its numbers "
+        "and names are used, and the conclusion is drawn again. Without a readable verdict the comment says that "
+        "nothing was measured, and the exit status is 3."
     )
     parser.add_argument("verdict", metavar="VERDICT.json", help="the untrusted verdict")
-    parser.add_argument("--out", metavar="FILE", help="write the comment there instead of printing it")
-    parser.add_argument("--run-url", default="", metavar="URL", help="address of the workflow's run, to link to")
+    parser.add_argument("--out", metavar="FILE", help="write the comment to this file instead of printing it")
+    parser.add_argument("--run-url", default="", metavar="URL", help="address of the workflow run, to link to")
     parser.add_argument(
         "--explain", action="store_true",
-        help="also show reasons and causes: text from the verdict, harmless as markup but checked by nobody",
+        help="also show reasons and causes: text from the verdict, escaped but not verified",
     )  # fmt: skip
 
 
 def _comment(arguments: argparse.Namespace) -> int:
-    """Print or write the comment; 3 when there is no verdict to show."""
+    """Print or write the comment; return 3 if there is no verdict to show."""
     if arguments.run_url and not _RUN_URL.fullmatch(arguments.run_url):
         raise CommandError("--run-url must be a plain address, as in https://github.com/owner/project/actions/runs/1")
     from rocattn_profiling.gate.formats import markdown, untrusted
@@ -285,7 +285,7 @@ def _prepare_selftest(parser: argparse.ArgumentParser) -> None:
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
-    """Measure, relabel, print; exit 1 if identical code was called a change, else 3 if something was not measured."""
+    """Measure, relabel, print; return 1 if identical code was called a change, else 3 if something was not measured."""
     selftest = _measured_selftest(arguments)
     if arguments.json:
         emit_json(selftest)
@@ -332,14 +332,14 @@ def _print_selftest(selftest: Selftest) -> None:
     for label in selftest.wrong:
         say(f"WRONG: identical code was called a change: {label}")
     if not selftest.benchmarks:
-        say("no benchmark showed any noise: there are no rates to report")
+        say("no benchmark showed any noise, so there are no rates to report")
         return
     tolerance = f"+{selftest.policy.tolerance * 100:g} %"
     rounds = selftest.recommended_rounds
     needed = f"{rounds} rounds show" if rounds else f"more than {selftest.rounds} rounds would be needed to show"
     say(
-        f"false alarms {selftest.false_alarm_rate * 100:.2f} % a benchmark, {selftest.red_rate * 100:.1f} % of runs red"
-        f" ({selftest.draws} draws); {needed} {tolerance} in nine of ten benchmarks"
+        f"false alarms {selftest.false_alarm_rate * 100:.2f} % per benchmark, {selftest.red_rate * 100:.1f} % of runs "
+        f"red ({selftest.draws} draws); {needed} {tolerance} in nine of ten benchmarks"
     )
 
 
@@ -354,7 +354,7 @@ def _print_sensitivities(selftest: Selftest) -> None:
 
 
 def _known_noise(selftest: Selftest, source: NoiseSource) -> str:
-    """Return in one line how much history there was before this session."""
+    """Describe in one line the history that was available before this session."""
     if source.why_not:
         return f"the noise from earlier sessions is unknown: {source.why_not}"
     known = sum(1 for benchmark in selftest.benchmarks if benchmark.sessions)

@@ -26,27 +26,27 @@ class Context:
     """Both sides of a run, while they are checked out and built.
 
     Attributes:
-        options: What the run was asked for.
+        options: The run's options.
         repo: The repository's top folder; for existing environments, the benchmark folder.
         out: Where results go.
-        suite: The benchmark folder, relative to the repository; or the first folder of tests; "" for commands alone.
+        suite: The benchmark folder, relative to the repository; or the first test folder; "" with commands only.
         trees, revisions: Checkout and revision of each side; empty for existing environments.
-        launchers: Start processes in each side's environment.
-        environments: Each side's.
-        places: The folders that programs run in: the checkouts, or copies that build commands have made ready; of
-            existing environments, twice the folder of the start.
-        builds: The commands that have made each side's folder ready.
-        code_objects: The machine code of each side, where its own settings name it; else the options do.
+        launchers: Each side's launcher, which starts processes in its environment.
+        environments: Each side's environment.
+        places: The folder that each side's programs run in: its checkout, or a copy prepared by its build commands.
+            With existing environments, both are the folder that the gate was started in.
+        builds: The commands that prepared each side's folder.
+        code_objects: Each side's machine code if its own settings list it; otherwise the options apply.
         facts: What the verdict records about each side.
         differing: Package -> (version in base, version in head), where they differ.
-        identity: Revisions and environments: a session with the same identity may be resumed.
-        results: The folder of asv's results, with a subfolder for each machine.
-        waivers, thresholds: Head's own settings.
-        list_base: Lists base's own suite, to find what head removed; None where it is the same as head's.
-        say: Prints a line of progress.
-        again: The command that compares the same sides again; append ``--bench`` or ``--rounds``.
-        notes: What a reader of the verdict must know about what was left out.
-        not_compared: What was left out and has no entry.
+        identity: Revisions and environments; a session with the same identity can be resumed.
+        results: The folder of asv's results, with a subfolder per machine.
+        waivers, thresholds: Head's settings.
+        list_base: Lists base's suite, to find what head removed; None if both sides have the same suite.
+        say: Prints a progress line.
+        again: The command that repeats this comparison; append ``--bench`` or ``--rounds``.
+        notes: Notes for the verdict about what was left out.
+        not_compared: What was left out without an entry.
     """
 
     options: Options = field(default_factory=Options)
@@ -74,15 +74,15 @@ class Context:
 
     @cached_property
     def changes(self) -> dict[str, FileChange]:
-        """The files that differ between both sides' trees, by path; empty without trees."""
+        """The files that differ between the two trees, by path; empty without trees."""
         return changed_files(self.repo, self.trees, self.revisions, self.launchers)
 
     def note(self, line: str) -> None:
-        """Print a line now, and keep it for the verdict."""
+        """Print a line now and record it for the verdict."""
         self.say(line)
         self.notes.append(line)
 
     def leave_out(self, what: str, reason: Reason[str], line: str, *, needed: bool = False) -> None:
-        """Note that something is not compared; ``needed`` as in `NotCompared`."""
+        """Record that something is not compared; ``needed`` as in `NotCompared`."""
         self.note(line)
         self.not_compared.append(NotCompared.of(what, reason, needed=needed))

@@ -1,7 +1,7 @@
-"""What belongs together in a verdict: entries that one cause made worse, and entries undecided for one reason.
+"""Groups of entries in a verdict: those that one cause made worse, and those undecided for the same reason.
 
-A change of one line may slow down twenty benchmarks. Every form of the verdict shows that line once, with its
-benchmarks, and one command that measures exactly those again.
+Changing one line may slow down twenty benchmarks. Every form of the verdict shows that line once, with its
+benchmarks and one command that measures exactly those again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rocattn_profiling.gate.model import EXACT, Cause, Entry, GateResult
 from rocattn_profiling.gate.rule.reasons import shared
 from rocattn_profiling.gate.waivers import trailer
 
-_LONGEST = 60  # characters of a pattern for several benchmarks
+_LONGEST = 60  # characters in a pattern for several benchmarks
 _NAME = re.compile(r"[\w.]+", re.ASCII)
 
 
 class CauseGroup(NamedTuple):
-    """Entries of one status that became worse by one cause.
+    """Entries with the same status that one cause made worse.
 
     Attributes:
-        entries: The worst first; at least one.
-        causes: Of all of them, the likeliest first, each once; empty where none is known.
+        entries: At least one, worst first.
+        causes: Causes shared by all of them, likeliest first, without duplicates; empty if none is known.
     """
 
     entries: list[Entry]
@@ -33,30 +33,30 @@ class CauseGroup(NamedTuple):
 
     @property
     def status(self) -> str:
-        """The status that all of them have."""
+        """The entries' common status."""
         return self.entries[0].status
 
 
 class ReasonGroup(NamedTuple):
-    """Entries of one status for one reason; ``reason`` has the remedy for all of them."""
+    """Entries with the same status and reason; ``reason`` includes the remedy for all of them."""
 
     entries: list[Entry]
     reason: Reason[str]
 
     @property
     def suspect(self) -> bool:
-        """Whether they are likely slower."""
+        """Whether the entries are likely slower."""
         return self.entries[0].suspect
 
 
 def by_cause(entries: Sequence[Entry]) -> list[CauseGroup]:
-    """Group what is worse by its cause.
+    """Group worse entries by cause.
 
     Args:
-        entries: Of a verdict, worst first; others than worse ones are left out.
+        entries: The verdict's entries, worst first; only those that got worse are grouped.
 
     Returns:
-        The groups in the order of their worst entries.
+        The groups, ordered by their worst entries.
     """
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
@@ -70,26 +70,26 @@ def _causes(entries: Sequence[Entry]) -> list[Cause]:
 
 
 def _cause_key(entry: Entry) -> tuple[Hashable, ...]:
-    """Return what entries with the same cause share: the changed line, else the first cause's words."""
+    """Return a key that entries with the same cause share: the changed line, or else the first cause's text."""
     if entry.place is not None:
         return entry.place.path, entry.place.line
     if entry.causes:
         return (entry.causes[0].text,)
-    if entry.status == "removed":  # those of one file or module together, which one line accepts
+    if entry.status == "removed":  # grouped by file or module: one waiver line accepts them all
         return (re.split(r"::|\.(?!py\b)", entry.name)[0],)
-    # Numbers that are read off, and errors, are their own explanation.
+    # Exact metrics and errors explain themselves.
     return ("", entry.name if entry.metric in EXACT else entry.reason if entry.status != "regression" else "")
 
 
 def causes_known(entries: Sequence[Entry]) -> int:
-    """Return how many different causes made regressions."""
+    """Count the distinct known causes of regressions."""
     return sum(1 for group in by_cause(entries) if group.status == "regression" and group.causes)
 
 
 def by_reason(entries: Sequence[Entry], status: str) -> list[ReasonGroup]:
-    """Group the entries of a status by why they have it, likely slower ones first, then the largest group.
+    """Group the entries with a status by their reason: likely slower groups first, then by descending size.
 
-    Undecided ones are grouped by the reason's code, so that each group has one remedy; others by their reason's text.
+    Undecided entries are grouped by reason code, so that each group has one remedy; others by the reason's text.
     """
     groups: dict[Hashable, list[Entry]] = {}
     for entry in entries:
@@ -105,7 +105,7 @@ def _undecided(entry: Entry) -> Reason[str] | None:
 
 
 def _reason_of(alike: Sequence[Entry]) -> Reason[str]:
-    """Return the reason that a group has in common."""
+    """Return the group's common reason."""
     reasons = [why for entry in alike if (why := _undecided(entry)) is not None]
     if not reasons:
         decision = alike[0].decision
@@ -115,12 +115,12 @@ def _reason_of(alike: Sequence[Entry]) -> Reason[str]:
 
 
 def repeat(result: GateResult, entries: Sequence[Entry] = (), *, rounds: int = 0) -> str:
-    """Return the command that measures entries of a verdict again; "" where it is not known.
+    """Return the command that measures entries of a verdict again; "" if it is not known.
 
     Args:
         result: The verdict.
-        entries: What to measure; without any, what the run measured.
-        rounds: Most rounds; 0 for the usual.
+        entries: What to measure; if empty, everything the run measured.
+        rounds: Maximum number of rounds; 0 for the default.
     """
     if not result.again:
         return ""
@@ -133,25 +133,25 @@ def repeat(result: GateResult, entries: Sequence[Entry] = (), *, rounds: int = 0
 
 
 def deciding(result: GateResult, group: ReasonGroup) -> str:
-    """Return the command that would decide an undecided group; "" where more rounds do not."""
+    """Return the command that would decide an undecided group; "" if more rounds would not help."""
     rounds = max((entry.decision.rounds_needed for entry in group.entries if entry.decision is not None), default=0)
     return repeat(result, group.entries, rounds=rounds) if rounds else ""
 
 
 def acceptance(result: GateResult, group: CauseGroup) -> str:
-    """Return the line of a commit message that accepts the measured regressions of a group; "" without one."""
-    if result.head.revision is None:  # no commit could hold it
+    """Return the commit-message line that accepts a group's measured regressions; "" if there is none."""
+    if result.head.revision is None:  # there is no commit to put it in
         return ""
     measured = [entry for entry in group.entries if entry.metric not in EXACT]
     return trailer(measured)
 
 
 def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str], str]:
-    """Return the command of each group, and of all of them together where it is the same; then they have none.
+    """Return each group's command and a shared one; if all are equal, only the shared one is set.
 
     Args:
         result: The verdict.
-        groups: Of `by_cause`.
+        groups: The groups from `by_cause`.
     """
     commands = ["" if group.status == "removed" else repeat(result, group.entries) for group in groups]
     if len(commands) > 1 and len(set(commands)) == 1 and commands[0]:
@@ -160,12 +160,12 @@ def repeats(result: GateResult, groups: Sequence[CauseGroup]) -> tuple[list[str]
 
 
 def _pattern(names: Sequence[str], result: GateResult) -> str:
-    """Return a short regular expression that finds benchmarks; "" if it is not short, or they are no Python names.
+    """Return a short regular expression that matches the names; "" if it would be long or a name is not a Python name.
 
-    It finds all parameters of each name, and no other benchmark of the verdict where one part of the name suffices.
+    It matches all parameters of each name. If part of the name is enough, it matches no other benchmark of the verdict.
     """
     others = [entry.label for entry in result.entries if entry.name not in names]
-    names = [name.rpartition("::")[2] for name in names]  # of a node id the function
+    names = [name.rpartition("::")[2] for name in names]  # a node id's function
     if not all(_NAME.fullmatch(name) for name in names):
         return ""
     common = common_part(names)
@@ -179,7 +179,7 @@ def _pattern(names: Sequence[str], result: GateResult) -> str:
 
 
 def common_part(names: Sequence[str]) -> str:
-    """Return what names begin with in common, up to a dot ("::" of node ids) or before the parameters; all of one."""
+    """Return the common prefix up to a dot (or "::" in node ids), or the text before parameters; one name in full."""
     first = names[0]
     if len(set(names)) == 1:
         return first

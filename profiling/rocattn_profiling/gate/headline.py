@@ -1,4 +1,4 @@
-"""The headline: what all entries of a session add up to, as a verdict and one sentence."""
+"""The headline: the overall verdict of a session, with one sentence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rocattn_profiling.base.reasons import NotCompared
 
 _EXACT_NOUN = "result"
-_NAME, _GAPS = 200, 400  # characters of a label, and of what was not compared
-# Metrics, how they get worse, and what they are called: a ratio of counts is no slowdown, and is not given as one.
+_NAME, _GAPS = 200, 400  # maximum characters: a label, and the list of what was not compared
+# Metrics, the word for "worse", and the noun: a ratio of counts is not a slowdown and is not reported as one.
 _WORSE = (
     (frozenset({"time"}), "slower", "benchmark"),
     (frozenset({"mem", "peakmem", "track"}), "larger", "benchmark"),
@@ -34,12 +34,12 @@ def conclude(
         entries: Every benchmark and exact metric, waivers applied.
         invalid: Why the session as a whole does not count; empty if it does.
         problems: Why the gate fails besides its verdicts.
-        tolerance: Of the run, as a fraction.
-        limit_s: The time that the run was given, in seconds; 0 for no limit.
-        more: What was not compared and has no entry.
+        tolerance: The run's tolerance, as a fraction.
+        limit_s: The run's time limit in seconds; 0 for no limit.
+        more: What was left out without an entry.
     """
     overall, sentence = _concluded(entries, invalid, problems, tolerance, limit_s)
-    # Of some statuses every sentence says the number by itself.
+    # Every sentence already gives the number of lost and unreached entries.
     aside = coverage_of([entry for entry in entries if not (entry.lost or entry.status == "unreached")], more)
     if overall in {"pass", "inconclusive"} and any(each.needed for each in more):
         overall = "not measured"
@@ -70,7 +70,7 @@ def _concluded(
 def _unmeasured(
     entries: Sequence[Entry], lost: Sequence[Entry], count: dict[Status, int], tolerance: float, late: str
 ) -> str:
-    """Return the sentence of a verdict that lacks benchmarks it should have; empty if it has them."""
+    """Return the sentence for a verdict with benchmarks missing; empty if none is."""
     if lost:
         why = f": {lost[0].reason.rstrip('.')}" if lost[0].reason else ""
         return f"{_lost(entries, lost)}: {plain(lost[0].label, _NAME)}{why}"
@@ -82,18 +82,18 @@ def _unmeasured(
 
 
 def _lost(entries: Sequence[Entry], lost: Sequence[Entry]) -> str:
-    """Return how many of the benchmarks that base has were not compared."""
+    """Say how many of base's benchmarks were not compared."""
     number = _count(_existing(entries), "existing benchmark")
     return f"{len(lost)} of {number} {'was' if len(lost) == 1 else 'were'} not compared"
 
 
 def _existing(entries: Sequence[Entry]) -> int:
-    """Return the number of benchmarks that base has: whatever a sentence counts of them, it is out of these."""
+    """Return the number of base's benchmarks: the denominator of every count in a sentence."""
     return sum(entry.metric not in EXACT and entry.status != "new" for entry in entries)
 
 
 def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float) -> tuple[Overall, str]:
-    """Conclude when nothing is worse: a pass where most are decided and no open one is likely slower."""
+    """Conclude when nothing is worse: pass if most are decided and no undecided one is likely slower."""
     judged, left = sum(count[status] for status in JUDGED), count["inconclusive"]
     suspects = sum(entry.suspect for entry in entries if entry.status == "inconclusive")
     parts, better = [], count["improvement"]
@@ -109,7 +109,7 @@ def _better(entries: Sequence[Entry], count: dict[Status, int], tolerance: float
 
 
 def _passing(entries: Sequence[Entry], passed: int, judged: int, tolerance: float) -> str:
-    """Return how many pass, and what that means for them."""
+    """Say how many pass, and what passing means for them."""
     untouched = sum(
         entry.status == "pass" and entry.decision is not None and entry.decision.untouched for entry in entries
     )
@@ -154,7 +154,7 @@ def _worse(
 
 
 def _by(worse: Sequence[Entry]) -> str:
-    """Return by how much the worst is slower or larger; empty where it has no ratio."""
+    """Say how much slower or larger the worst is; empty if it has no ratio."""
     first = max(worse, key=badness).decision
     if first is None or not first.has_ratio:
         return ""
@@ -163,9 +163,9 @@ def _by(worse: Sequence[Entry]) -> str:
 
 
 def _nothing_judged(entries: Sequence[Entry], count: dict[Status, int], late: str) -> str:
-    """Return the sentence of a verdict that judged nothing; empty if something was judged."""
+    """Return the sentence for a verdict that judged nothing; empty if something was judged."""
     # Unchanged machine code does not stand in for benchmarks that did not run.
-    gone = [entry for entry in entries if entry.status == "waived" and entry.decision is None]  # accepted to be
+    gone = [entry for entry in entries if entry.status == "waived" and entry.decision is None]  # waived removals
     timed = [entry for entry in entries if entry.metric not in EXACT and entry not in gone]
     if any(entry.status in JUDGED for entry in timed or entries):
         return ""

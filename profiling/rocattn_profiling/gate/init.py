@@ -1,9 +1,9 @@
 """``rocattn gate init``: writes the workflows and settings that gate a project's pull requests on GitHub.
 
-What it writes is in ``templates/init_*.j2``. It looks at the project to fill them in: what to measure (what its own
-file says, or the caller, or else its asv suite and its tests with pytest-benchmark), the branch that pull requests go
-to, a Python that the project takes, and where pip finds the rocattn that is running. Only what was built and listed
-here, on the project as it is, gets into the workflow. A file that is there already is left as it is.
+The files come from ``templates/init_*.j2``, filled in from the project: what to measure (from its settings file or the
+options, or else its asv suite and its pytest-benchmark tests), the branch that pull requests target, a Python version
+that the project supports, and where pip finds the running rocattn. Only benchmarks that could be built and listed
+here, in the project's current state, get into the workflow. Existing files are left as they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PURPOSES = {
     "init_thresholds.toml.j2": "limits, all commented out",
 }
 _SETTINGS = "init_gate.toml.j2", "what is measured"
-# Each at the commit of a release, which cannot be moved as a tag can.
+# Each is pinned to a release's commit: a tag could be moved.
 ACTIONS = {
     "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
     "setup_python": "actions/setup-python@5fda3b95a4ea91299a34e894583c3862153e4b97 # v7.0.0",
@@ -49,8 +49,8 @@ ACTIONS = {
     "cache_restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
     "cache_save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
 }
-MINUTES = 20  # of measuring, in the workflow
-_OLDEST_MINOR = 11  # of Python 3, for rocattn itself
+MINUTES = 20  # measuring time in the workflow
+_OLDEST_MINOR = 11  # the oldest Python 3 that rocattn supports
 _PLACES = (".github", ".rocattn", "pyproject.toml")
 _USUAL_BRANCHES = ("main", "master", "develop", "trunk")
 _AT_LEAST = re.compile(r">=?\s*3\.(\d+)")
@@ -61,20 +61,20 @@ State = Literal["written", "filled in", "unchanged", "kept"]
 
 
 class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the files are filled in with.
+    """The values that fill in the templates.
 
     Attributes:
-        kinds: What is measured; "file" is what the project's own file says.
-        what: The same for a reader, with the file or folder it was found in.
-        benchmarks: How many of it were listed here; 0 where nothing was.
-        words: The options of ``rocattn gate run`` that say so; none for an asv suite in a usual place, and for what the
-            project's own file says.
-        lfs: Whether git keeps files in its large file storage.
-        results: The folder of asv's results, relative to the repository: the record of noise is there.
-        places: Files and folders that say how a change is measured: comments mark a pull request that changes one.
-        branch: The branch that pull requests go to.
-        python: The Python of the workflow ("3.13").
-        install: What pip installs as rocattn; "" where that is not known.
+        kinds: The kinds of benchmarks to measure; "file" means those that the project's settings file lists.
+        what: A description of them, with the file or folder they were found in.
+        benchmarks: The number of benchmarks listed here; 0 if listing was skipped.
+        words: The options of ``rocattn gate run`` that select them; empty for an asv suite in a usual place and for
+            the project's settings file.
+        lfs: Whether the repository uses Git LFS.
+        results: The folder of asv's results, relative to the repository; it contains the noise record.
+        places: Files and folders that define how a change is measured; comments flag a pull request that changes one.
+        branch: The branch that pull requests target.
+        python: The workflow's Python version ("3.13").
+        install: The requirement that pip installs as rocattn; "" if it is not known.
     """
 
     kinds: list[Kind]
@@ -90,10 +90,10 @@ class GateSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file, and what became of it.
+    """One file and its state.
 
-    "filled in" is one that init wrote without an address, which it has now; "kept" is one that differs otherwise from
-    what would have been written.
+    "filled in": init once wrote it without an address and has now added one. "kept": it exists and differs in another
+    way from what init would write.
     """
 
     path: str
@@ -102,10 +102,10 @@ class InitFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints; ``todo`` is the command that sets the address that GitHub cannot do without, else "".
+    """The output of ``--json``; ``todo`` is the command that sets the address GitHub needs, "" if it is set.
 
-    While there is something to do, ``next`` has no commit of the files. ``left_out`` says what was found and cannot be
-    listed, and why.
+    As long as ``todo`` is set, ``next`` does not commit the files. ``left_out`` lists benchmarks that were found but
+    cannot be listed, with the reason.
     """
 
     repository: str
@@ -126,7 +126,7 @@ class _Measured(NamedTuple):
     places: tuple[str, ...] = ()
 
     def words(self, *, alone: bool) -> list[str]:
-        """Return the options that choose it; without any the gate finds an asv suite in a usual place by itself."""
+        """Return the options that select it; none for an asv suite in a usual place, which the gate finds by itself."""
         if alone and self.usual:
             return []
         listed = (("--suite", [self.options.suite]), ("--pytest", self.options.pytest))
@@ -136,36 +136,36 @@ class _Measured(NamedTuple):
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``init``."""
     parser.description = (
-        "Write two GitHub workflows and a file of thresholds that gate the pull requests of this repository: its asv "
-        "suite and its tests with pytest-benchmark, or the commands given, as far as they can be built and listed "
-        "here. Files that exist are left as they are."
+        "Write two GitHub workflows and a file of thresholds that gate this repository's pull requests with its asv "
+        "suite and its pytest-benchmark tests, or with the given commands, as far as they can be built and listed "
+        "here. Existing files are left as they are."
     )
     parser.epilog = (
-        "exit status: 0 the workflows are there; 3 nothing could be listed; 4 a workflow that differs already existed, "
+        "exit status: 0 the workflows are in place; 3 nothing could be listed; 4 a different workflow already exists, "
         "or an error"
     )
-    parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
+    parser.add_argument("--repo", default="", metavar="DIR", help="repository (default: that of the current folder)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--suite", default="", metavar="PATH", help="an asv suite in an unusual place, as for gate run")
-    what.add_argument("--pytest", default="", metavar="DIR", help="tests with pytest-benchmark, though there is asv")
-    text = f"measure this command, as for gate run, and say so in {SETTINGS}; may be repeated"
+    what.add_argument("--pytest", default="", metavar="DIR", help="pytest-benchmark tests, even with an asv suite")
+    text = f"measure this command, as for gate run, and record it in {SETTINGS}; may be repeated"
     what.add_argument("--command", action="append", default=[], metavar="COMMAND", dest="commands", help=text)
     text = "what the commands report, as for gate run; may be repeated, once for each command"
     parser.add_argument("--results", action="append", default=[], metavar="FORMAT[:FILE]", help=text)
-    text = "what makes a checkout ready for the commands, as for gate run; may be repeated"
+    text = "a command that prepares a checkout for the commands, as for gate run; may be repeated"
     parser.add_argument("--build", dest="builds", action="append", default=[], metavar="COMMAND", help=text)
     text = "what tests or commands need, as for gate run; may be repeated"
     parser.add_argument("--requirements", action="append", default=[], metavar="NAME", help=text)
     text = "what pip installs in the workflow (default: what this rocattn was installed from)"
     parser.add_argument("--install", metavar="SPEC", help=text)
-    parser.add_argument("--branch", default="", metavar="NAME", help="the branch that pull requests go to")
+    parser.add_argument("--branch", default="", metavar="NAME", help="the branch that pull requests target")
     text = "write without building and listing first: for a project that does not build on this machine"
     parser.add_argument("--no-list", action="store_true", help=text)
-    parser.add_argument("--json", action="store_true", help="print JSON on stdout, and nothing else there")
+    parser.add_argument("--json", action="store_true", help="print only JSON on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what is missing, and say what was done and what comes next."""
+    """Write the missing files; print what was done and what comes next."""
     start = Path(arguments.repo or ".")
     repo = revisions.find_repository(start)
     found, left_out = _found(repo, start, arguments), list[str]()
@@ -173,7 +173,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = [word for each in found for word in each.words(alone=False)]
     places = sorted({*_PLACES, *(place for each in found for place in each.places)} - {"", "."})
     if any("${{" in word for word in [*given, *arguments.requirements, *arguments.commands, *places, install]):
-        raise CommandError("${{ begins an expression of GitHub's: the workflow would run something else", USAGE)
+        raise CommandError("${{ starts a GitHub expression: the workflow would run something else", USAGE)
     if not arguments.no_list:
         found, left_out = _listed(repo, found)
     words = [word for each in found for word in each.words(alone=len(found) == 1)]
@@ -213,13 +213,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Measured]:
-    """Return what may be measured: what was named, what the project's own file says, else all that the project has.
+    """Return what can be measured: what the options name, else what the settings file lists, else all that is found.
 
     Raises:
-        SuiteError: The asv suite cannot be read, or there are several, or nothing to measure.
-        GateSettingsError: The project's own file cannot be read.
+        SuiteError: The asv suite cannot be read, there are several, or there is nothing to measure.
+        GateSettingsError: The project's settings file cannot be read.
         OptionError: Options contradict each other.
-        CommandError: What was named is not there.
+        CommandError: What the options name does not exist.
     """
     from rocattn_profiling.gate.planning import settings
     from rocattn_profiling.gate.sources import Discovery, discover_all
@@ -256,10 +256,10 @@ def _found(repo: Path, start: Path, arguments: argparse.Namespace) -> list[_Meas
 
 
 def _listed(repo: Path, found: Sequence[_Measured]) -> tuple[list[_Measured], list[str]]:
-    """Build the project as it is, and return what can be listed, and a line for what cannot.
+    """Build the project as it is; return what can be listed, and a line for each thing that cannot.
 
     Raises:
-        CommandError: When nothing can.
+        CommandError: Nothing can be listed.
     """
     from rocattn_profiling.gate.run import list_run
 
@@ -280,21 +280,21 @@ def _listed(repo: Path, found: Sequence[_Measured]) -> tuple[list[_Measured], li
 
 
 def _has_lfs(repo: Path) -> bool:
-    """Whether a tracked file of attributes gives files to git's large file storage: a checkout has only pointers."""
+    """Whether a tracked attributes file uses Git LFS: without LFS, a checkout has only pointers."""
     files = filter(None, revisions.git(repo, "ls-files", "-z", "--", "*.gitattributes").split("\0"))
     return any(b"filter=lfs" in _content(repo / file) for file in files)
 
 
 def _results(repo: Path) -> str:
-    """Return the folder of results where tests or commands are measured: an asv suite's, if there is one."""
+    """Return the results folder for measuring tests or commands: the asv suite's, if there is one."""
     return read_config(repo, None).results_dir if usual_files(repo) else OUR_RESULTS
 
 
 def _inside(repo: Path, start: Path, name: str) -> str:
-    """Return a path of the repository relative to its top; paths are relative to it or to where init was started.
+    """Return a path relative to the repository's top; ``name`` is relative to the top or to the starting folder.
 
     Raises:
-        CommandError: There is no such path, or it is outside of the repository.
+        CommandError: There is no such path, or it is outside the repository.
     """
     for folder in (start, repo):
         path = (folder / name).resolve()
@@ -306,12 +306,12 @@ def _inside(repo: Path, start: Path, name: str) -> str:
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # removed without telling git, or a link to nowhere
+    except OSError:  # deleted but still tracked, or a broken link
         return b""
 
 
 def _default_branch(repo: Path) -> str:
-    """Return the branch that pull requests go to: the remote's, else a usual name, else the current branch."""
+    """Return the target branch of pull requests: the remote's default, else a common name, else the current branch."""
     for remote in dict.fromkeys(["origin", *revisions.git(repo, "remote").split()]):
         try:
             head = revisions.git(repo, "symbolic-ref", "--quiet", f"refs/remotes/{remote}/HEAD")
@@ -335,7 +335,7 @@ def _least_minor(repo: Path) -> int:
 
 
 def own_requirement() -> str:
-    """Return what pip installs this rocattn from, pinned; "" where a workflow could not reach it."""
+    """Return the pinned requirement that pip installs this rocattn from; "" if a workflow could not reach it."""
     try:
         recorded = distribution("rocattn").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -352,7 +352,7 @@ def own_requirement() -> str:
 
 
 def _published(checkout: Path) -> str:
-    """Return the requirement of the commit that is checked out, if a remote that others reach has it."""
+    """Return a requirement for the commit that is checked out, if a remote that others can reach has it."""
     try:
         address = revisions.git(checkout, "config", "--get", "remote.origin.url")
         if not revisions.git(checkout, "branch", "--remotes", "--contains", "HEAD", "--list", "origin/*"):
@@ -363,12 +363,12 @@ def _published(checkout: Path) -> str:
     if short := _SCP_ADDRESS.fullmatch(address):
         address = f"https://{short['host']}/{short['path']}"
     parts = urlsplit(address)
-    # A user name or a token in the address is nobody else's business.
+    # Do not publish a user name or token from the address.
     return f"rocattn @ git+https://{parts.netloc.rpartition('@')[2]}{parts.path}@{commit}" if parts.netloc else ""
 
 
 def _write(repo: Path, setup: GateSetup, commands: Options | None) -> list[InitFile]:
-    """Write the files that are not there, all or none; fill the address in where init left it empty."""
+    """Write all missing files or none; fill in the address where init left it empty."""
     from rocattn_profiling.base.files import write_together
 
     texts, unfilled = (_texts(each, commands) for each in (setup, msgspec.structs.replace(setup, install="")))
@@ -390,7 +390,7 @@ def _write(repo: Path, setup: GateSetup, commands: Options | None) -> list[InitF
 
 
 def _texts(setup: GateSetup, commands: Options | None) -> dict[str, str]:
-    """Return the content of each file by its path; the templates' signs are ``<< >>``, since ``{{ }}`` are GitHub's."""
+    """Return each file's content by path; the templates use ``<< >>``, since ``{{ }}`` is GitHub's syntax."""
     from rocattn_profiling.gate import thresholds, waivers
     from rocattn_profiling.pages.render import environment
 
@@ -414,12 +414,12 @@ def _texts(setup: GateSetup, commands: Options | None) -> dict[str, str]:
 
 
 def _words(setup: GateSetup) -> str:
-    """Return the options of the workflow's command besides the two sides."""
+    """Return the options of the workflow's command, except the two sides."""
     return shlex.join([*setup.words, "--max-time", f"{MINUTES}m"])
 
 
 def _filling_in(arguments: argparse.Namespace) -> str:
-    """Return this call of init with an address to fill in."""
+    """Return this init command with an address to fill in."""
     given = {
         "--repo": [arguments.repo], "--suite": [arguments.suite], "--pytest": [arguments.pytest],
         "--command": arguments.commands, "--results": arguments.results, "--build": arguments.builds,
@@ -431,7 +431,7 @@ def _filling_in(arguments: argparse.Namespace) -> str:
 
 
 def _next(repo: Path, setup: GateSetup) -> list[str]:
-    """Return the commands to go on with: the same gate here, then a commit of the files."""
+    """Return the next commands: run the same gate here, then commit the files."""
     current = revisions.git(repo, "branch", "--show-current")
     local = revisions.git(repo, "for-each-ref", f"refs/heads/{setup.branch}")
     base = "HEAD~1" if current in {setup.branch, ""} else f"{'' if local else 'origin/'}{setup.branch}..."

@@ -1,6 +1,6 @@
-"""``rocattn gate judge``: decide stored pairs without measuring, JSON Lines in and a decision for each line out.
+"""``rocattn gate judge``: decide stored pairs without measuring; JSON Lines in, one decision per line out.
 
-A line that is not a pair costs one message and stops nothing. Lines are decided each on its own, or all as one session.
+A line that is not a pair costs one message and stops nothing. Lines are decided one by one, or all as one session.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from rocattn_profiling.gate.rule.policy import Policy
 if TYPE_CHECKING:
     from rocattn_profiling.gate.rule.suite import SuiteDecision
 
-_DESCRIPTION = """Decide stored pairs, a JSON object a line:
+_DESCRIPTION = """Decide stored pairs, one JSON object per line:
 {"id": …, "a": {"benchmark", "side", "unit", "number", "launches": [{"round", "pos", "start_us", "samples": [..],
 "cpu": [..], "nivcsw": [..], "canary"}], "history": [[launch, ..], ..]}, "b": {…}}; a is base, b is head. cpu, nivcsw
 (involuntary context switches), canary (CPU time of the same fixed work in each launch's process) and history (launches
 of earlier sessions) are optional.
-A line out: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided",
-"rounds_needed"}; undecided is null, or why the pair is: {"code", "text", "remedy"}."""
-_MESSAGE = 160  # characters of what is wrong with a line
-_MOST_PROBLEMS = 1000  # listed: a file of something else altogether has millions
+An output line: {"id", "verdict", "ratio", "ratio_low", "ratio_high", "p", "rounds_used", "reason", "undecided",
+"rounds_needed"}; undecided is null, or the reason: {"code", "text", "remedy"}."""
+_MESSAGE = 160  # maximum characters of the message about a line
+_MOST_PROBLEMS = 1000  # maximum listed: a file of a different kind has millions
 _GZIP = b"\x1f\x8b"
-_EXACT = 2.0**53  # floats from here on are integers by rounding
-_NO_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\b")  # as Python's json writes them
+_EXACT = 2.0**53  # larger floats are integers only because of rounding
+_NO_JSON = re.compile(rb"[\[:,]\s*(-?Infinity|NaN)\b")  # Python's json writes these
 
 
 def prepare(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = _DESCRIPTION
-    parser.add_argument("input", metavar="IN.jsonl", help="stored pairs, one a line; - for standard input")
+    parser.add_argument("input", metavar="IN.jsonl", help="stored pairs, one per line; - for standard input")
     parser.add_argument(
         "--out", default="out/gate/judged.jsonl", metavar="FILE",
-        help="decisions, one a line; - for standard output (default %(default)s)",
+        help="decisions, one per line; - for standard output (default %(default)s)",
     )  # fmt: skip
     gate_options.add_tolerance(parser)
     parser.add_argument(
@@ -56,17 +56,17 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         help="treat the lines as one session: Holm's correction over all of them, void if the machine changed speed",
     )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="exit 2 if anything is undecided")
-    parser.add_argument("--json", action="store_true", help="print counts as JSON on stdout, and nothing else there")
+    parser.add_argument("--json", action="store_true", help="print only the counts, as JSON, on stdout")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Judge a file; exit 1 for a regression, else 3 if a line was no pair."""
+    """Judge a file; return 1 for a regression, else 3 if a line was not a pair."""
     policy = gate_options.Options(tolerance=gate_options.chosen_tolerance(arguments)).policy()
     _check_out(arguments)
     try:
         with _opened(arguments.input) as rows:
             judged = judge(rows, policy, session=arguments.session)
-    except KeyboardInterrupt as error:  # unlike measurements, decisions are made again in seconds
+    except KeyboardInterrupt as error:  # nothing is saved: unlike measurements, decisions take seconds to repeat
         error.add_note("no decision was written")
         raise
     _report(judged, arguments)
@@ -74,14 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_out(arguments: argparse.Namespace) -> None:
-    """Refuse an output that would do harm, before anything is judged."""
+    """Refuse an output that would overwrite the input or mix with the JSON, before judging anything."""
     if arguments.out == "-":
         if arguments.json:
             raise CommandError("--out - and --json both write to standard output: give one of them")
         return
     source, out = Path(arguments.input), Path(arguments.out)
     if arguments.input != "-" and source.exists() and out.exists() and source.samefile(out):
-        raise CommandError(f"--out {out} is the file of stored pairs itself, and the decisions would replace it")
+        raise CommandError(f"--out {out} is the input file: the decisions would overwrite the stored pairs")
 
 
 @contextmanager
@@ -130,14 +130,14 @@ def _written(name: str, data: bytes) -> str:
 
 
 class StoredPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A line as it is stored; the id is written back as it came."""
+    """An input line; the id is written back unchanged."""
 
     id: str | int
     a: Side
     b: Side
 
     def pair(self) -> Pair:
-        """Return it as the rule reads it."""
+        """Return the pair in the rule's form."""
         return Pair(id=str(self.id), a=self.a, b=self.b)
 
 
@@ -145,11 +145,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions on a file.
 
     Attributes:
-        lines: The lines out as JSON, one for each pair, in the order of the lines in.
-        counts: Verdict -> how many.
-        problems: A message for each line that is not a pair; the first thousand of them.
-        refused: How many lines are no pair.
-        invalid: Why the session as a whole does not count (only when judged as one); else empty.
+        lines: The output lines as JSON, one per pair, in input order.
+        counts: Verdict -> number of pairs.
+        problems: A message for each line that is not a pair; at most the first thousand.
+        refused: The number of lines that are not pairs.
+        invalid: Why the session as a whole does not count (only when judged as one); otherwise empty.
     """
 
     lines: list[bytes]
@@ -160,7 +160,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def coverage(self) -> Coverage:
-        """How many pairs were decided; a line that is none is needed."""
+        """How many pairs were decided; a line that is not a pair counts as a needed gap."""
         undecided = self.counts.get("inconclusive", 0)
         of = [("# line", "# lines", Reason("no_pair", "no pair"))] * self.refused
         return Coverage(
@@ -174,11 +174,11 @@ def judge(rows: Iterable[bytes], policy: Policy | None = None, *, session: bool 
     Args:
         rows: Lines; empty ones are skipped.
         policy: The rule.
-        session: The lines are the benchmarks of one session: they share the probability of a false alarm (Holm), and
-            are all void when the machine changed speed.
+        session: The lines are the benchmarks of one session: they share the false-alarm probability (Holm), and none
+            counts if the machine changed speed.
 
     Raises:
-        PairError: When the file is a compressed one.
+        PairError: The file is compressed.
     """
     from rocattn_profiling.gate.rule.suite import decide
 
@@ -210,14 +210,14 @@ def _decided_as_session(reader: _Reader, policy: Policy) -> SuiteDecision:
 
 
 class _EncodedPairs:
-    """Pairs kept as the lines that they came from and decoded on demand: a fourth of the memory."""
+    """Pairs kept as their input lines and decoded on demand: a quarter of the memory."""
 
     def __init__(self) -> None:
         self._decoder = msgspec.json.Decoder(StoredPair)
         self._texts: list[bytes] = []
 
     def append(self, text: bytes) -> None:
-        """Add a line that is a pair."""
+        """Add a line that was checked to be a pair."""
         self._texts.append(text)
 
     def __len__(self) -> int:
@@ -228,7 +228,7 @@ class _EncodedPairs:
 
 
 class _Reader:
-    """Reads lines; collects the ids of pairs, and a problem for each line that is none."""
+    """Reads lines; collects the ids of pairs, and a problem for each line that is not a pair."""
 
     def __init__(self, rows: Iterable[bytes]) -> None:
         self.rows = rows
@@ -237,7 +237,7 @@ class _Reader:
         self.refused = 0
 
     def pairs(self) -> Iterator[tuple[bytes, Pair]]:
-        """Yield the lines that are pairs with these, in order."""
+        """Yield each line that is a pair, with the pair, in order."""
         decoder = msgspec.json.Decoder(StoredPair)
         for number, row in enumerate(self.rows, start=1):
             if number == 1 and row.startswith(_GZIP):
@@ -262,14 +262,14 @@ class _Reader:
 
 
 def _problem(error: Exception, row: bytes) -> str:
-    """Return in one line what is wrong with a row."""
+    """Describe in one line what is wrong with a row."""
     if isinstance(error, msgspec.DecodeError) and (token := _NO_JSON.search(row)):
-        return f"it holds {token[1].decode()}, which is neither JSON nor a time"
+        return f"it contains {token[1].decode()}, which is neither JSON nor a time"
     return terminal(str(error), _MESSAGE)
 
 
 def _decode(decoder: msgspec.json.Decoder[StoredPair], row: bytes) -> StoredPair:
-    """Decode a line; null stands for absent and 3.0 for 3, as writers of tables have it."""
+    """Decode a line; null means absent and 3.0 means 3, as tools that export tables write them."""
     try:
         return decoder.decode(row)
     except msgspec.ValidationError:

@@ -1,21 +1,21 @@
-"""Measuring base and head side by side: rounds of fresh processes, with more rounds only for undecided benchmarks.
+"""Measure base and head side by side: rounds of fresh processes, with more rounds only for undecided benchmarks.
 
-The protocol of `PairedSession`, from top to bottom: first rounds, what they settle, further rounds up to planned looks,
-and the decisions. Every finished launch is stored. Orders are derived from the seed and the round, not from a
-generator's state, so a resumed run ends as an uninterrupted one would with the same timings.
+`PairedSession` implements the protocol, from top to bottom: first rounds, what they settle, further rounds up to the
+planned looks, and the decisions. Every finished launch is stored. The order of launches derives from the seed and the
+round, not from a generator's state: with the same timings, a resumed run ends like an uninterrupted one.
 
-A launch during a slow spell of the machine is repeated after its round. The canary (fixed work in its process) detects
-such spells, never the measured value. Slow launches carry little information, and on a busy host a quarter of all
-launches are slow (docs/gate-measured.md).
+A launch during a slow spell of the machine is repeated after its round. Only the canary (fixed work in the launch's
+process) detects such spells, never the measured value. Slow launches carry little information, and on a busy host a
+quarter of all launches are slow (docs/gate-measured.md).
 
-The first launch of a benchmark chooses the sampling of all. Under a time limit every benchmark first gets one round, if
-there is time for that; then those that the change can reach are measured until they are decided, then the others. Only
-"decided or not" affects this order, never a measured value, and launches are analyzed at planned looks only. So a time
-limit cannot add false alarms.
+A benchmark's first launch chooses the sampling for all its launches. Under a time limit every benchmark first gets one
+round, if there is time for that; then those that the change can reach are measured until they are decided, then the
+others. Only "decided or not" affects this order, never a measured value, and launches are analyzed at planned looks
+only. So a time limit cannot add false alarms.
 
-After its first round every benchmark is called once more on both sides, traced: one that runs nothing that differs has
-not changed. It passes, is measured no further, and is no part of the family that Holm corrects for. A value that its
-suite declares deterministic is decided by its first round, too.
+After its first round every benchmark is traced in one more call on each side. If it runs no code that differs, it
+passes, is not measured further, and does not count in the family that Holm corrects for. A value that its suite
+declares deterministic is also decided by its first round.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ from rocattn_profiling.gate.rule.suite import SuiteDecision, decide_suite, decid
 from rocattn_profiling.gate.session.state import CaseState, with_ratio
 from rocattn_profiling.gate.session.store import LaunchStore
 
-REPEATS = 2  # at most, of one slow launch
-_KNOWN = 6  # launches that are needed to know the usual canary
-_FIRST_SHARE = 0.5  # of the time limit: if the first round of all takes more, the change's benchmarks go before it
-_BATCH_SHARE = 3  # parts of the time left, one of which is planned at once: estimates may be wrong
-_TRACED_ROUNDS = 2  # that the first round and the traced calls of a benchmark take
+REPEATS = 2  # maximum repeats of one slow launch
+_KNOWN = 6  # launches needed to estimate the usual canary time
+_FIRST_SHARE = 0.5  # of the time limit: if all first rounds take more, benchmarks that the change can reach go first
+_BATCH_SHARE = 3  # only a third of the remaining time is planned at once, since estimates may be wrong
+_TRACED_ROUNDS = 2  # cost of a benchmark's first round plus its traced calls, in rounds
 
 
 class _TimeUpError(Exception):
-    """Ends the measuring when there is no time for the next launch."""
+    """Raised to stop measuring when there is no time for the next launch."""
 
 
 class PairedSession:
     """Measures cases on two sides until they are decided or out of rounds.
 
     Args:
-        launchers: Start processes in the sides' environments.
+        launchers: Each side's launcher, which starts processes in its environment.
         design: What to measure, and how.
-        store: Keeps the launches.
+        store: Stores the launches.
         on_step: Called after every launch.
     """
 
@@ -78,21 +78,21 @@ class PairedSession:
         ]
         may_run = (design.tracing.fewest, design.tracing.most) if design.tracing else (design.cases, design.cases)
         self._likely, self._possible = ({case.label for case in cases} for cases in may_run)
-        # Whether tracing takes calls: not where the sides have the same code.
+        # Whether tracing needs calls: not if both sides have the same code.
         self._calls = design.runs_change is not None and (design.tracing is None or design.tracing.calls)
-        self._canaries: dict[str, list[float]] = defaultdict(list)  # of all cases, by build of Python, in order
+        self._canaries: dict[str, list[float]] = defaultdict(list)  # of all cases in order, by Python build
         self._done = self._repeated = 0
-        self._untraced: Sequence[CaseState] = ()  # that are about to be traced
-        self._share = UNDECIDED_SHARE[0]  # of the benchmarks, that the last look left undecided
+        self._untraced: Sequence[CaseState] = ()  # cases about to be traced
+        self._share = UNDECIDED_SHARE[0]  # of benchmarks that the last look left undecided
         self._current: tuple[Sequence[CaseState], int, int] = (), 0, 0  # cases of the round, its number, the next look
-        self._finished = 0  # of these cases
+        self._finished = 0  # how many of these cases are done
 
     def run(self) -> SessionResult:
-        """Measure everything, or as much as there is time for."""
+        """Measure everything, or as much as time allows."""
         try:
             with suppress(_TimeUpError):
                 self._measure()
-            self._settle(self._states)  # where the limit came before that, and it takes no time
+            self._settle(self._states)  # in case the time limit came first; takes no time
         finally:
             if any(state.module for state in self._states):
                 for launcher in self.launchers.values():
@@ -109,37 +109,37 @@ class PairedSession:
             open=open_,
         )
 
-    # Which cases, in which order
+    # Order of the cases
 
     def _measure(self) -> None:
         steps, looks = self.design.steps, self._looks
         order = list(self._states)
         self._shuffle(order, 0)
-        order.sort(key=lambda state: steps.get(state.case.label, math.inf))  # the nearest to the change first
+        order.sort(key=lambda state: steps.get(state.case.label, math.inf))  # nearest to the change first
         if not self._limit.limited:
             self._advance(order, 0, looks)
             return
         near = [state for state in order if state.case.label in steps]
         far = [state for state in order if state.case.label not in steps]
         if self._round_s(order) > _FIRST_SHARE * self._limit.launches_left_s():
-            done = 0  # one round of all would take most of the time
+            done = 0  # a round of all cases would take most of the time
             far.sort(key=self._launch_s)
         else:
             done = 1
             self._round(order, 0, looks[0])
-            # Whom sources do not name may still be slower. Every p-value is corrected for all benchmarks, whichever of
-            # them are measured on, so that to choose by the first round makes no false alarm more likely.
+            # Benchmarks that the sources do not link to the change can still be slower. Every p-value is corrected for
+            # all benchmarks, whichever are measured further, so choosing by the first round adds no false alarms.
             near, far = _open(near), sorted(_open(far), key=_slowdown, reverse=True)
         self._in_batches(near, done, looks)
         rest = self._in_batches(far, done, looks[:1])
         self._in_batches(rest, looks[0], looks[1:])
 
     def _in_batches(self, states: Sequence[CaseState], done: int, looks: Sequence[int]) -> list[CaseState]:
-        """Measure as many cases as there is time for; return those that go on after the last look.
+        """Measure as many cases as time allows; return those that continue after the last look.
 
         Args:
-            states: In the order of their importance.
-            done: The rounds that they have.
+            states: The cases, most important first.
+            done: The number of rounds they already have.
             looks: See `_advance`.
         """
         pending, rest = list(states), list[CaseState]()
@@ -149,9 +149,9 @@ class PairedSession:
             for state in pending:
                 imported = state.module in modules
                 seconds = self._round_s([state]) - (2 * self._pace.import_s(state.module) if imported else 0.0)
-                # What the change cannot reach has one round, and the traced calls.
+                # Cases that the change cannot reach take one round and the traced calls.
                 takes = (looks[0] - done if done or state.case.label in self._possible else _TRACED_ROUNDS) * seconds
-                shares = imported and self._imports_long(state)  # whoever shares such an import goes with the first
+                shares = imported and self._imports_long(state)  # stay with the first of that import
                 if needed + takes <= (left if shares or not batch else left / _BATCH_SHARE):
                     batch, needed, modules = [*batch, state], needed + takes, modules | {state.module}
             if not batch:
@@ -161,12 +161,12 @@ class PairedSession:
         return rest
 
     def _advance(self, states: Sequence[CaseState], done: int, looks: Sequence[int]) -> list[CaseState]:
-        """Measure cases until they are decided; return those that go on after the last look.
+        """Measure cases until they are decided; return those that continue after the last look.
 
         Args:
             states: The cases.
-            done: The rounds that they have.
-            looks: The rounds after which to look.
+            done: The number of rounds they already have.
+            looks: The numbers of rounds after which to look.
         """
         active = list(states)
         if not done:
@@ -180,7 +180,7 @@ class PairedSession:
             for state in before:
                 undecided, own = state.case.label in labels, state.policy.looks
                 state.decided |= not undecided
-                if look < own[-1] and (undecided or look not in own):  # a look that is not in its policy ends nothing
+                if look < own[-1] and (undecided or look not in own):  # only its own policy's looks end a case
                     active.append(state)
             self._share = len(active) / len(before) if before else self._share
             if not active:
@@ -192,7 +192,7 @@ class PairedSession:
     def _round(self, states: Sequence[CaseState], round_: int, look: int) -> None:
         """Measure one round, each case on both sides in turn, and repeat the launches that met a slow spell.
 
-        The first one settles what needs no other.
+        The first round also settles the cases that need no other.
         """
         order = list(states)
         if round_:
@@ -209,14 +209,14 @@ class PairedSession:
             for index, (state, side) in enumerate(to_do):
                 done, total = (index, len(to_do)) if repeat else (index // 2, len(order))
                 self._finished = len(order) if repeat else done
-                # Where the first launches of a case do not fit, those of a shorter one may.
+                # If a case's first launches do not fit, a shorter case's may.
                 goes_on = state.stage == "open" if round_ or repeat else state.first or self._fits(state)
                 if goes_on:
                     step = Step(done=done, total=total, what=what, left_s=self._left_s(), of=state.case.label)
                     self.on_step(step)
                     self._launch(state, side, round_, repeat)
             if not round_ and not repeat:
-                self._settle(states)  # of these no launch needs to be repeated
+                self._settle(states)  # settled cases need no repeats
             to_do = [(state, side) for state, side in to_do if self._met_slow_spell(state, side, round_)]
             what = f"{self._what(round_)}, repeating what met a slow spell"
 
@@ -248,19 +248,19 @@ class PairedSession:
             self._canaries[outcome.canary_of].append(outcome.canary_ns)
 
     def _met_slow_spell(self, state: CaseState, side: SideName, round_: int) -> bool:
-        """Whether the canary was slow. Values other than times do not depend on the machine's speed."""
+        """Whether the canary was slow; False for values other than times, which do not depend on machine speed."""
         outcome = state.kept[side].get(round_)
         if outcome is None or state.stage != "open" or state.case.benchmark.type != "time" or not outcome.canary_ns:
             return False
-        if self._imports_long(state):  # a repeat would cost another one
+        if self._imports_long(state):  # a repeat would cost another import
             return False
-        # A benchmark may slow the canary itself (wide vectors lower some clocks): that is usual for it.
+        # A benchmark may itself slow the canary (wide vectors lower some clocks): then a slow canary is normal for it.
         by_all, by_case = self._canaries[outcome.canary_of], state.canaries[outcome.canary_of]
         usual = max(usual_canary(by_all), usual_canary(by_case)) if len(by_all) >= _KNOWN else math.inf
         return outcome.canary_ns > SLOW * usual
 
     def _settle(self, states: Sequence[CaseState]) -> None:
-        """Settle what one round decides: deterministic values, and what runs nothing that differs."""
+        """Settle what one round decides: deterministic values, and cases that run no code that differs."""
         for state in states:
             if state.case.benchmark.deterministic and state.stage == "open":
                 state.settled = decide_value(self._pair(state), state.policy)
@@ -271,7 +271,7 @@ class PairedSession:
             if self._calls and label not in traced:
                 import_s = self._pace.import_s(state.module) if state.module != imported else 0.0
                 if len(SIDES) * (self._launch_s(state) + import_s) > self._limit.launches_left_s():
-                    continue  # one that imports less may fit
+                    continue  # a case with a shorter import may fit
                 imported, self._untraced = state.module, left[done:]
                 what = "tracing which benchmarks run the change"
                 self.on_step(Step(done=done, total=len(left), what=what, left_s=self._left_s(), of=label))
@@ -281,7 +281,7 @@ class PairedSession:
                 state.settled = untouched(label, traced=self._calls)
         self._untraced = ()
 
-    # How long it takes
+    # Time estimates
 
     def _launch_s(self, state: CaseState) -> float:
         return self._pace.launch_s(state.case)
@@ -290,11 +290,11 @@ class PairedSession:
         return self._pace.round_s(state.case for state in states)
 
     def _imports_long(self, state: CaseState) -> bool:
-        """Whether launches share an import that planning has to spare, rather than one that only saves time."""
+        """Whether the case's import is so long that planning must share it between launches."""
         return self._pace.import_s(state.module) >= SHARED_IMPORT_S
 
     def _fits(self, state: CaseState) -> bool:
-        """Whether there is time for a first launch of both sides, or it is there already."""
+        """Whether there is time for a first launch on both sides, or they are already measured."""
         if any(self.store.get(state.case, side, 0) for side in SIDES):
             return True
         return self._round_s([state]) <= self._limit.launches_left_s()
@@ -302,12 +302,12 @@ class PairedSession:
     def _fits_repeat(
         self, launches: Sequence[tuple[CaseState, SideName]], states: Sequence[CaseState], rounds: int
     ) -> bool:
-        """Whether there is time to repeat launches: without the rounds that lead to the next look they tell nothing."""
+        """Whether there is time for the repeats and the rounds up to the next look; repeats alone decide nothing."""
         needed = math.fsum(self._launch_s(state) for state, _ in launches) + rounds * self._round_s(states)
         return needed <= self._limit.launches_left_s()
 
     def _left_s(self) -> float:
-        """Return the expected seconds of these cases, and of the share of them that goes on after the next look."""
+        """Return the expected seconds for these cases, including the share that continues after the next look."""
         states, round_, look = self._current
         looks = [later for later in self._looks if later >= look]
         further, done, left = states, round_, 0.0
@@ -319,7 +319,7 @@ class PairedSession:
         return max(0.0, min(left, self._limit.launches_left_s()))
 
     def _what(self, round_: int) -> str:
-        """Return in words what is being measured."""
+        """Describe what is being measured."""
         if not round_:
             return "first try"
         undecided = sum(not state.decided and state.settled is None for state in self._states)
@@ -328,35 +328,36 @@ class PairedSession:
     def _shuffle(self, states: list[CaseState], round_: int) -> None:
         random.Random(_number(self.design.seed, "round", round_)).shuffle(states)  # noqa: S311 - an order, not a secret
 
-    # What it shows
+    # Decisions
 
     def _pair(self, state: CaseState) -> Pair:
         return state.pair(self.store.began_with)
 
     def _decided(self, states: Sequence[CaseState], *, alone: bool = False) -> SuiteDecision:
-        """Look at some cases.
+        """Decide some cases.
 
         Args:
-            states: Those to decide.
-            alone: The others were not measured and will not be. Else they count as unchanged so far, which takes
-                nothing from Holm's correction.
+            states: The cases to decide.
+            alone: The other cases were not measured and will not be. Otherwise they count as unchanged so far, so
+                Holm's correction still covers them.
         """
         pairs, chosen = [], set(states)
         for state in self._states:
             if state in chosen:
                 pair = self._pair(state)
-                # Between planned looks nothing is looked at: the launches after the last one wait for the next.
+                # Only launches up to the last planned look count; later ones wait for the next look.
                 pairs.append(pair.first(max((look for look in self._looks if look <= pair.rounds), default=0)))
             elif not alone and state.stage in {"unreached", "open"}:
                 pairs.append(Pair(id=state.case.label, a=Side(launches=[]), b=Side(launches=[])))
         return decide_suite(pairs, self.design.policy, self.design.policies)
 
     def _concluded(self, running: Sequence[CaseState]) -> tuple[SuiteDecision, list[str]]:
-        """Return the decisions of the cases that ran, and which of them are undecided for lack of time."""
-        # What a limit did not reach is no part of the family that Holm corrects for: order and times of launches decide
-        # what is reached. That undecided benchmarks take longer adds no false alarms: by simulated p-values of equal
-        # code, limits that reach 5, 6, 10 and 25 of 300 make 11, 11, 14 and 16 % of runs red, whole suites of 4, 6, 10
-        # and 25 benchmarks 13, 14, 15 and 15 %. (The rule's own p-values are far more careful.)
+        """Return the decisions on the cases that ran, and which of them are undecided for lack of time."""
+        # Cases that a limit left unmeasured are not part of the family that Holm corrects for: only the order and
+        # duration of launches determine what is reached. Undecided benchmarks take longer, but that adds no false
+        # alarms: with simulated p-values of equal code, limits that reach 5, 6, 10 and 25 of 300 benchmarks make 11,
+        # 11, 14 and 16 % of runs red; whole suites of 4, 6, 10 and 25 benchmarks 13, 14, 15 and 15 %. (The rule's
+        # actual p-values are far more conservative.)
         decision = self._decided([state for state in running if state.settled is None], alone=True)
         verdicts = {each.id: each for each in decision.decisions}
         levels, decisions, open_ = dict(decision.levels), [], []
@@ -373,7 +374,7 @@ class PairedSession:
 
 
 def _slowdown(state: CaseState) -> float:
-    """Return head / base of the fastest samples of the first round; 1 where it has none."""
+    """Return head / base of the fastest samples in the first round; 1 if it has none."""
     base, head = (
         min(outcome.launch.samples_ns, default=0.0) if outcome.launch else 0.0
         for outcome in (state.first[side] for side in SIDES)
@@ -387,7 +388,7 @@ def _open(states: Sequence[CaseState]) -> list[CaseState]:
 
 
 def _by_import(states: Sequence[CaseState]) -> list[CaseState]:
-    """Return cases in the same order, but those that share an import together, at the place of the first."""
+    """Return cases in the same order, except that those sharing an import follow the first of them."""
     first: dict[str, int] = {}
     for index, state in enumerate(states):
         first.setdefault(state.importing, index)
@@ -395,7 +396,7 @@ def _by_import(states: Sequence[CaseState]) -> list[CaseState]:
 
 
 def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decision:
-    """Return a decision that more time could still make."""
+    """Return a decision that is only open for lack of time."""
     done = f"{rounds} round{'' if rounds == 1 else 's'}"
     following = next((look for look in looks if look > rounds), looks[-1])
     why: Reason[Code] = Reason(
@@ -406,7 +407,7 @@ def _out_of_time(decision: Decision, rounds: int, looks: Sequence[int]) -> Decis
 
 
 def order_of(seed: int, label: str, round_: int) -> tuple[SideName, SideName]:
-    """Return the order of the sides: random in even rounds, reversed in the odd round that follows (ABBA)."""
+    """Return the order of the sides: random in even rounds, reversed in the following odd round (ABBA)."""
     flip = (_number(seed, "order", label, round_ // 2) ^ round_) & 1
     return ("head", "base") if flip else ("base", "head")
 

@@ -1,4 +1,4 @@
-"""The records of the gate: both sides, what is measured and how, its result, and the verdict."""
+"""The gate's records: both sides, the design of a session, its result, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,86 +22,86 @@ from rocattn_profiling.revisions.git import Revision
 if TYPE_CHECKING:
     from rocattn_profiling.asv.launch import Loaded
 
-_COMPARABLE = 3  # times as many samples are still comparable: a busy machine takes 4 where a quiet one takes 12
+_COMPARABLE = 3  # sample counts within this factor are comparable: a busy machine takes 4 where a quiet one takes 12
 SCHEMA = 1
 Overall = Literal["pass", "regression", "problem", "inconclusive", "not measured"]
 Status = Literal[
     "regression", "improvement", "pass", "inconclusive", "unreached", "new", "missing", "failed", "void", "broken",
     "skipped", "removed", "ungated", "waived",
 ]  # fmt: skip
-# Worst first; undecided comes before fine.
+# Worst first; undecided before passed.
 ORDER: tuple[Status, ...] = (
     "regression", "failed", "missing", "void", "removed", "unreached", "inconclusive", "waived", "broken",
     "improvement", "ungated", "new", "skipped", "pass",
 )  # fmt: skip
 JUDGED: tuple[Status, ...] = ("regression", "improvement", "pass", "inconclusive")
 LOST: tuple[Status, ...] = ("failed", "missing", "void", "removed")
-"""Statuses of benchmarks that base has and that were not compared: without them there is no pass."""
+"""Statuses of base's benchmarks that were not compared; with any of these, the gate does not pass."""
 LEFT_OUT: dict[Status, str] = {
     "failed": "that fails on head", "missing": "missing on head", "void": "without two sides", "removed": "removed",
     "unreached": "not reached in time", "broken": "broken on both sides", "skipped": "skipped",
     "ungated": "not judged", "new": "that runs only on head",
 }  # fmt: skip
-"""Statuses of what was not compared, and what a person calls it."""
-CAUSE = "cause"  # in the place of a metric: of all benchmarks of a cause
+"""Statuses of what was not compared, and their descriptions in text."""
+CAUSE = "cause"  # in place of a metric: all benchmarks that share a cause
 METRICS = ("time", "mem", "peakmem", "track", "audit", "workspace", "plan", "exact")
-EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # metrics of plug-ins: read off, not measured
+EXACT = frozenset({"audit", "workspace", "plan", "exact"})  # plug-ins' metrics: exact numbers, not measurements
 SideName = Literal["base", "head"]
 SIDES: tuple[SideName, SideName] = ("base", "head")
 
 
 class CaseLauncher(Protocol):
-    """Starts the processes of one side: `rocattn_profiling.asv.launch.Launcher` does for asv's suites."""
+    """Starts one side's processes; `rocattn_profiling.asv.launch.Launcher` implements it for asv suites."""
 
     @property
     def python(self) -> str:
-        """The interpreter of the side's environment."""
+        """The interpreter of this side's environment."""
 
     @property
     def scratch(self) -> Path:
-        """A folder of the side's for working files."""
+        """This side's folder for working files."""
 
     @property
     def shared(self) -> tuple[Path, ...]:
-        """The files and folders that both sides take from head, and that no change can be in."""
+        """The files and folders that both sides take from head, so that they cannot contain a change."""
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The variables of a launch."""
+        """The environment variables of a launch."""
 
     def discover(self) -> Suite:
         """List the benchmarks in this environment.
 
         Raises:
-            SuiteError: When they cannot be listed at all.
+            SuiteError: They cannot be listed at all.
         """
 
     def run(
         self, case: Case, request: Request, *, pos: int = 0, seed: int = 0, layout: int = 0, within_s: float = math.inf
     ) -> Outcome:
-        """Measure a case once in a fresh process; never raises for a benchmark's failure.
+        """Measure a case once in a fresh process; a benchmark's failure does not raise.
 
         Raises:
-            OutOfTimeError: When ``within_s`` ended first.
+            OutOfTimeError: ``within_s`` ended first.
         """
 
     def end_server(self) -> None:
-        """End what was kept to fork launches from."""
+        """End the server process that launches are forked from."""
 
     def call_command(self, name: str, label: str, answer: Path | None = None) -> tuple[str, ...]:
-        """Return a command that calls a benchmark, unmeasured, and ends as programs do."""
+        """Return a command that calls a benchmark without measuring and then exits normally."""
 
     def loaded(
         self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
-        """Call a benchmark, unmeasured, and return what it loads; None if it does not run, or not in time.
+        """Call a benchmark without measuring; return what it loads, or None if it fails or does not finish in time.
 
         Args:
             name: The benchmark.
-            label: The same with its parameters.
-            trace: Names of the source files, without folders, whose functions to trace.
-            module: Its module, if calls are to share one import of it; else empty.
-            within_s: The caller's own limit.
+            label: The benchmark with its parameters.
+            trace: File names, without folders, of the sources whose functions to trace.
+            module: The benchmark's module if calls share one import of it; otherwise empty.
+            within_s: The caller's time limit in seconds.
         """
 
 
@@ -115,12 +115,12 @@ class Design:
         policies: Label -> the policy of a case that has its own.
         request: How a launch samples.
         seed: Determines every order.
-        steps: Label -> how many calls away from the benchmark the change is; without those that it does not reach.
-        pace: What launches are expected to take.
-        limit: When to end; by default never.
-        runs_change: Says of a benchmark whether it runs anything that differs, or None where that is not known. None
-            where every benchmark is to be measured.
-        tracing: What it is expected to say.
+        steps: Label -> number of calls from the benchmark to the change; without benchmarks that do not reach it.
+        pace: The expected duration of launches.
+        limit: When to stop; by default never.
+        runs_change: Returns whether a benchmark runs any code that differs, or None if unknown. None to measure every
+            benchmark.
+        tracing: The expected results of ``runs_change``.
     """
 
     cases: Sequence[Case]
@@ -135,12 +135,12 @@ class Design:
     tracing: Tracing | None = None
 
     def policy_of(self, case: Case) -> Policy:
-        """Return the policy of one case."""
+        """Return a case's policy."""
         return self.policies.get(case.label, self.policy)
 
     @property
     def looks(self) -> list[int]:
-        """The rounds after which any case is looked at."""
+        """The numbers of rounds after which any case has a look."""
         return sorted({look for policy in (self.policy, *self.policies.values()) for look in policy.looks})
 
 
@@ -149,11 +149,11 @@ class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pairs: The stored pair of every case that ran on both sides.
-        decision: Their verdicts.
+        decision: The verdicts on the pairs.
         outcomes: Per label and side, the first launch or the failed one.
         launches: Number of processes with samples.
-        repeated: How many of those repeat a slow launch.
-        unreached: Labels that the time limit left without a launch on both sides.
+        repeated: How many of those are repeats of slow launches.
+        unreached: Labels that were not launched on both sides before the time limit.
         open: Labels that are undecided for lack of time.
     """
 
@@ -167,18 +167,18 @@ class SessionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def stopped(self) -> bool:
-        """Whether there was not enough time for everything."""
+        """Whether the time limit ended the session early."""
         return bool(self.unreached or self.open)
 
 
 class BenchmarkKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What launches on one machine must have in common to be comparable.
+    """The properties that launches on one machine must share to be comparable.
 
     Attributes:
         label: The benchmark with its parameters.
-        version: Of its code, by asv; another version starts a new history.
-        python: Major and minor version of the interpreter.
-        sample_ns, budget_ns: The requested sampling, in which quick and full runs differ.
+        version: asv's version of its code; a new version starts a new history.
+        python: The interpreter's major and minor version.
+        sample_ns, budget_ns: The requested sampling in ns, which differs between quick and full runs.
     """
 
     label: str
@@ -189,14 +189,14 @@ class BenchmarkKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PastSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Launches of identical code, side by side in time.
+    """Launches of identical code, adjacent in time.
 
     Attributes:
-        start_us: Unix time of the first in microseconds, which identifies a session.
+        start_us: Unix time of the first launch in microseconds; it identifies the session.
         samples: How many samples a launch had.
         wall: Location of each launch by wall time (or its value), in the benchmark's unit.
         cpu: The same by CPU time; empty when unknown.
-        canary: Time of the canary in each launch, in ns; empty when unknown.
+        canary: Canary time of each launch, in ns; empty if unknown.
     """
 
     start_us: float
@@ -206,7 +206,7 @@ class PastSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     canary: list[float] = []
 
     def launches(self) -> list[PairLaunch]:
-        """Return the launches in the form of a pair's history."""
+        """Return the launches in the format of a pair's history."""
         columns = zip(self.wall, self.cpu or [0.0] * len(self.wall), self.canary or [0.0] * len(self.wall), strict=True)
         return [
             PairLaunch(round=index, samples=[wall], cpu=[cpu] if self.cpu else [], canary=canary)
@@ -215,7 +215,7 @@ class PastSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class BenchmarkHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions of one benchmark, the newest last."""
+    """One benchmark's sessions, newest last."""
 
     key: BenchmarkKey
     sessions: list[PastSession]
@@ -225,8 +225,8 @@ class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
     """Where a run's history came from.
 
     Attributes:
-        path: The record; "" when none was to be read.
-        why_not: Why there is no history, one line; "" when it was read.
+        path: The noise record; "" if none was requested.
+        why_not: Why there is no history, one line; "" if it was read.
     """
 
     path: str = ""
@@ -234,11 +234,11 @@ class NoiseSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownNoise(msgspec.Struct, frozen=True, kw_only=True):
-    """The history of one benchmark in numbers.
+    """A summary of one benchmark's history.
 
     Attributes:
-        sessions, launches: How many.
-        value: Typical distance of a launch from the median of its session, as a standard deviation in logs.
+        sessions, launches: Their number.
+        value: Typical deviation of a launch from its session's median, as a standard deviation of the log time.
     """
 
     sessions: Count
@@ -247,19 +247,19 @@ class KnownNoise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EarlierNoise(msgspec.Struct, frozen=True, kw_only=True):
-    """The history that a run began with; stored with its launches, so that a resumed run decides the same."""
+    """The history at the start of a run; stored with the launches, so that a resumed run decides the same."""
 
     source: NoiseSource = NoiseSource()
     benchmarks: list[BenchmarkHistory] = []
 
     def history(self, label: str, samples: int) -> list[list[PairLaunch]]:
-        """Return the sessions of a benchmark whose launches had about as many samples, the newest last."""
+        """Return a benchmark's sessions whose launches had about as many samples, newest last."""
         sessions = (session for past in self.benchmarks if past.key.label == label for session in past.sessions)
         return [s.launches() for s in sessions if max(s.samples, samples) <= _COMPARABLE * min(s.samples, samples)]
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A location in the repository: a path relative to its top folder, and a line from 1."""
+    """A location in the repository: a path relative to its top folder, and a 1-based line."""
 
     path: str
     line: int = 1
@@ -270,10 +270,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: "machine code", "launch", "backend", "counters", "environment" or "source".
-        text: The difference, one sentence with numbers.
-        about: The metric of a finding on machine code, "flash path" where that was lost, else "".
+        text: The difference, in one sentence with numbers.
+        about: The metric of a machine-code finding, "flash path" if that was lost, otherwise "".
         location: The source line, if there is one.
-        diff: The changed lines there, each with "-" or "+" in front; empty where they are not known.
+        diff: The changed lines there, each prefixed with "-" or "+"; empty if not known.
     """
 
     kind: Literal["machine code", "launch", "backend", "counters", "environment", "source"]
@@ -289,21 +289,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: ``module.Class.time_x(1024, 'cpu')``; ``name`` is the part before the parameters.
         params: Parameter name -> repr of its value.
-        unit: "ns" for times, else the benchmark's own.
+        unit: "ns" for times, otherwise the benchmark's unit.
         status: A verdict ("regression", "improvement", "pass", "inconclusive"), or why there is none: "new" (base
-            cannot run it), "missing" (only head lacks it), "failed" (ran on base, fails on head), "void" (base
-            has it, and it did not run each side's own code), "broken" (fails on both), "skipped" (by itself, on both),
+            cannot run it), "missing" (only head lacks it), "failed" (runs on base, fails on head), "void" (base
+            has it, but it did not run each side's own code), "broken" (fails on both), "skipped" (by itself, on both),
             "removed" (from the suite, whole or in part), "ungated" (a larger value is better), "unreached" (the time
-            limit ended before both sides ran once), "waived" (a regression or removal that is accepted).
+            limit came before both sides ran once), "waived" (an accepted regression or removal).
         metric: "time", "mem", "peakmem", "track", or for exact metrics "audit", "workspace" or "plan".
-        arch: The gfx target of an exact metric; empty for others.
-        causes: Differences on this benchmark's path, the likeliest first; empty unless it is worse.
+        arch: The gfx target of an exact metric; otherwise empty.
+        causes: Differences on this benchmark's path, likeliest first; empty unless it is worse.
         waiver: Reason and issue of the waiver that accepts this; empty without one.
-        rule: What the repository's thresholds set for it, with file and line; empty for the run's own rule.
+        rule: The limits that the repository's thresholds set for it, with file and line; empty for the run's rule.
         suspect: Whether it is undecided but likely slower: at most one in ten of these is expected to be unchanged.
-        noise: What was known about its noise before the run; None if nothing was.
+        noise: Its noise as known before the run; None if unknown.
         decision: Ratio, interval, p, rounds and reason; None without a verdict.
-        base, head: Low end of each side in ``unit``, of the quantity that decided; None if not measured.
+        base, head: Low end of each side in ``unit``, for the quantity that decided; None if not measured.
         base_launches, head_launches: Every launch behind the verdict.
         reason: Why there is no verdict, one line; ``traceback`` has the details.
     """
@@ -330,17 +330,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lost(self) -> bool:
-        """Whether base has it and it was not compared. A kernel that is gone is a change of code, not of the suite."""
+        """Whether base has it and it was not compared. A removed kernel is a code change, not a gap in the suite."""
         return self.status in LOST and not (self.status == "removed" and self.metric in EXACT)
 
     @property
     def worse(self) -> bool:
-        """Whether it fails the gate."""
+        """Whether it makes the gate fail."""
         return self.status == "regression" or self.lost
 
     @property
     def place(self) -> Location | None:
-        """Where its likeliest cause is: a changed line if there is one."""
+        """The location of its likeliest cause: a changed line if there is one."""
         places = [cause.location for cause in self.causes if cause.location is not None and cause.kind == "source"]
         places += [cause.location for cause in self.causes if cause.location is not None]
         return places[0] if places else None
@@ -350,10 +350,10 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
     """One side: its revision, and the environment it ran in.
 
     Attributes:
-        revision: What was built; None for an existing environment.
+        revision: The revision that was built; None for an existing environment.
         interpreter: The Python of an existing environment; "" for a revision.
-        python, packages: Version of Python, and name -> version of everything that can be imported.
-        offline: Whether dependencies are the running interpreter's instead of the revision's own.
+        python, packages: Python version, and name -> version of every importable package.
+        offline: Whether it uses the running interpreter's dependencies instead of the revision's own.
     """
 
     revision: Revision | None = None
@@ -376,18 +376,18 @@ class SideFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TimeBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a run was expected to take, and what it made of its time.
+    """How long a run was expected to take, how long it took, and what it left open.
 
     Attributes:
-        limit_s: The limit of ``--max-time``; 0 without one.
-        estimate_s: The estimate before measuring, low and high end, in seconds; 0 and 0 where there was none.
-        measured_s: Seconds from the end of the builds to the verdict, without preparations, of this run alone (not of
-            one it resumed).
+        limit_s: The ``--max-time`` limit in seconds; 0 without one.
+        estimate_s: The estimate before measuring, low and high end, in seconds; 0 and 0 without one.
+        measured_s: Seconds from the end of the builds to the verdict, without preparations, for this run only (not
+            for one it resumed).
         benchmarks: How many were to be measured.
-        stopped: Whether the limit ended the run; the same command then goes on with the rest.
+        stopped: Whether the limit ended the run; the same command then continues with the rest.
         unreached: Benchmarks that were not measured once on both sides.
         open: Benchmarks that are undecided only for lack of time.
-        remedy: What would decide the undecided and measure the rest, one line; "" where nothing is left.
+        remedy: How to decide the undecided and measure the rest, one line; "" if nothing is left.
     """
 
     limit_s: Number = 0.0
@@ -404,27 +404,27 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the gate found, and everything needed to check it.
 
     Attributes:
-        schema: Of this structure.
+        schema: The version of this structure.
         verdict: "pass", "regression", "problem" (a waiver has expired or is unused), "inconclusive" or "not measured".
         sentence: The verdict in one sentence.
-        created_ms: Unix time of the verdict.
+        created_ms: Unix time of the verdict, in ms.
         base, head: The two sides.
-        machine: Where it was measured; None for result files of others.
-        in_turns: Whether launches of both sides are known to alternate.
+        machine: Where it was measured; None for result files of other tools.
+        in_turns: Whether the two sides' launches are known to alternate.
         environment_differences: Package -> [version in base, version in head], where they differ.
         policy: The rule and its thresholds.
         quick, seed, launches: How it was measured; ``launches`` counts processes.
-        suite: The benchmark folder; ``patterns`` narrowed it.
+        suite: The benchmark folder; ``patterns`` selected from it.
         suite_shift: Geometric mean of all benchmarks' ratios.
         canary_shift: Median ratio of fixed work in the same processes.
         invalid: Why the session as a whole does not count; empty if it does.
-        again: The command that compares the same sides again, whole suite; empty if their names do not say how.
-        notes: What a reader must know besides the verdicts.
-        problems: Why the gate fails besides its verdicts: waivers that are expired or unused.
-        noise: Where knowledge of earlier noise came from; None if the run did not look for any.
+        again: The command that repeats the comparison with the whole suite; empty if the sides' names do not allow it.
+        notes: Notes for the reader in addition to the verdicts.
+        problems: Why the gate fails apart from its verdicts: waivers that are expired or unused.
+        noise: Where the noise history came from; None if the run did not look for any.
         budget: The time that the run was expected to take, was given, and took.
-        counts: Status -> how many entries.
-        not_compared: What was not compared: entries of such a status, and what no entry is of.
+        counts: Status -> number of entries.
+        not_compared: What was not compared: entries with such a status, and what was left out without an entry.
         entries: Every benchmark, worst first.
     """
 
@@ -462,12 +462,12 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def beyond_entries(self) -> list[NotCompared]:
-        """What was not compared and has no entry."""
+        """What was left out without an entry."""
         return [each for each in self.not_compared if each.code not in LEFT_OUT]
 
     @property
     def status(self) -> int:
-        """Exit status that tolerates undecided ones: 0 pass, inconclusive; 1 regression, problem; 3 not measured."""
+        """Exit status if undecided is acceptable: 0 pass, inconclusive; 1 regression, problem; 3 not measured."""
         return {"pass": 0, "inconclusive": 0, "regression": 1, "problem": 1, "not measured": 3}[self.verdict]
 
     @property
@@ -488,7 +488,7 @@ def coverage_of(entries: Sequence[Entry], more: Sequence[NotCompared] = ()) -> C
 
     Args:
         entries: Every benchmark and exact metric.
-        more: What was not compared and has no entry.
+        more: What was left out without an entry.
     """
     counts = counts_of(entries)
     undecided = counts.get("inconclusive", 0)
@@ -504,19 +504,19 @@ def coverage_of(entries: Sequence[Entry], more: Sequence[NotCompared] = ()) -> C
 
 
 def counts_of(entries: Sequence[Entry]) -> dict[str, int]:
-    """Return the number of entries of each status that occurs, worst first."""
+    """Return the number of entries per status, worst first; only statuses that occur."""
     return {status: n for status in ORDER if (n := sum(entry.status == status for entry in entries))}
 
 
 def badness(entry: Entry) -> float:
-    """Return a sort key with the worst last: the ratio, and infinity for a regression without one (0 to 43)."""
+    """Return a sort key, worst last: the ratio, or infinity for a regression without one (0 to 43)."""
     if entry.decision is not None and entry.decision.has_ratio:
         return entry.decision.ratio
     return math.inf if entry.status == "regression" else 0.0
 
 
 def decision_of(label: str, status: Status, ratio: float, reason: str) -> Decision:
-    """Return the decision on an exact number: nothing is left to chance."""
+    """Return the decision on an exact number, which has no uncertainty."""
     return Decision(
         id=label, verdict=status, ratio=ratio, ratio_low=ratio, ratio_high=ratio, p=0.0, rounds_used=0, reason=reason
     )

@@ -1,8 +1,8 @@
-"""The record of launch noise in earlier sessions on one machine: a file that the gate reads before it measures.
+"""The noise record: launch noise of earlier sessions on one machine, a file that the gate reads before measuring.
 
-A session is the launches of identical code, each by its location (a low quantile of its samples) alone. The decision
-uses the comparable ones: same machine, benchmark and version of its code, Python and sampling. A file that cannot be
-used costs one line and nothing else.
+A session consists of launches of identical code, each stored only as its location (a low quantile of its samples).
+The decision uses comparable sessions: same machine, benchmark, code version, Python and sampling. An unusable file
+costs one message and nothing else.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 FILE = "noise.json.rocattn"  # in the machine's folder of the asv store: a name that asv ignores
-MOST_LAUNCHES = 40  # of a session: both sides of twenty rounds
+MOST_LAUNCHES = 40  # per session: both sides of twenty rounds
 _MOST_BYTES = 64 << 20
-_STALE_US = 180 * 86_400e6  # a benchmark that was not measured for so long is dropped
+_STALE_US = 180 * 86_400e6  # benchmarks not measured for this long are dropped
 _DIGITS = 6
 _SD_OF_MAD = 1.4826  # standard deviation of a normal distribution, in median absolute deviations
 
 
 class NoiseError(RocattnError):
-    """Raised when a file is no noise record of this machine; one line that names it."""
+    """Raised if a file is not a noise record of this machine; the message is one line that names the file."""
 
 
 class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine of a record: the name of its results, and what determines its speed and noise."""
+    """The machine of a record: its name in asv's results, and what determines its speed and noise."""
 
     name: str
     cpu: str
@@ -72,13 +72,13 @@ class RecordedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def title(self) -> str:
-        """What a reader knows it by."""
+        """A description of the machine for messages."""
         gpu = f", {self.gpu}" if self.gpu else ""
         return f"{self.name} ({self.cpu}, {self.cores} cores{gpu})"
 
 
 class NoiseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The file."""
+    """The file's contents."""
 
     schema: int = SCHEMA
     machine: RecordedMachine
@@ -94,10 +94,10 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NoiseHistory:
-    """The record as one run uses it: what it starts from and, if asked to, adds.
+    """A run's access to the record: it reads its history there and, with ``--learn``, adds to it.
 
     Attributes:
-        context: What is compared, and the options of the run.
+        context: What is compared, and the run's options.
         request: How launches sample.
     """
 
@@ -106,13 +106,13 @@ class NoiseHistory:
 
     @property
     def path(self) -> Path:
-        """The file: the one that was named, else the machine's own next to its results."""
+        """The record's path: the one given, or else the default next to the machine's results."""
         if self.context.options.noise_file:
             return Path(self.context.options.noise_file).expanduser()
         return self.context.results / machine_folder(this_machine()) / FILE
 
     def known(self, cases: Sequence[Case]) -> EarlierNoise:
-        """Return the history of the cases; never raises for the contents of the file."""
+        """Return the cases' history; bad file contents do not raise."""
         path = None if self.context.options.no_noise else self.path
         pythons = {_short(facts.python) for facts in self.context.facts.values()}
         if path is not None and len(pythons) > 1:
@@ -120,7 +120,7 @@ class NoiseHistory:
         return known(path, this_machine(), [self._key(case) for case in cases])
 
     def learn(self, cases: Sequence[Case], measured: SessionResult) -> str:
-        """Add the session's launches of identical code; return one line that says what was added, or why nothing."""
+        """Add the session's launches of identical code; return a line with what was added, or why nothing was."""
         if measured.decision.invalid:
             return f"noise: nothing learned from a session that does not count: {measured.decision.invalid}"
         path = self.path
@@ -152,28 +152,28 @@ class NoiseHistory:
 
 
 def _keep_out_of_git(path: Path) -> None:
-    """Make a record next to results ignore itself, so that it does not make the project's tree dirty."""
+    """Add a git-ignore rule for a record next to results, so that it does not make the project's tree dirty."""
     ignore = path.with_name(".gitignore")
     if not ignore.exists():
         write_text(ignore, f"/{path.name}\n/{ignore.name}\n")
 
 
 def _short(version: str) -> str:
-    """Return major and minor version: a patch release of Python changes no noise."""
+    """Return the major and minor version: a patch release of Python does not change the noise."""
     return ".".join(version.split(".")[:2])
 
 
 def recorded_machine(machine: Machine) -> RecordedMachine:
-    """Return the machine as a record stores it."""
+    """Return the machine in the record's format."""
     return RecordedMachine(name=machine.name, cpu=machine.cpu, cores=machine.cores, gpu=machine.gpu)
 
 
 def read(path: Path, machine: Machine) -> NoiseRecord:
-    """Read the record of this machine.
+    """Read this machine's record.
 
     Raises:
-        NoiseError: When it cannot be read, is no record of this schema, or another machine's.
-        FileNotFoundError: When there is none.
+        NoiseError: It cannot be read, is not a record of this schema, or belongs to another machine.
+        FileNotFoundError: There is none.
     """
     try:
         with open_regular(path) as file:
@@ -196,11 +196,11 @@ def read(path: Path, machine: Machine) -> NoiseRecord:
 
 
 def known(path: Path | None, machine: Machine, keys: Iterable[BenchmarkKey]) -> EarlierNoise:
-    """Return the history of these benchmarks; never raises for the contents of the file.
+    """Return the history of these benchmarks; bad file contents do not raise.
 
     Args:
         path: The record; None to ignore it.
-        machine: This one.
+        machine: This machine.
         keys: The benchmarks about to be measured.
     """
     if path is None:
@@ -218,26 +218,26 @@ def known(path: Path | None, machine: Machine, keys: Iterable[BenchmarkKey]) -> 
 
 
 def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int:
-    """Add a session to a record, creating it where there is none; return how many benchmarks it has launches of.
+    """Add a session to a record, which is created if it does not exist; return the number of benchmarks added.
 
-    The file is read, changed and replaced under a lock. The same session again (of a run that was stopped right after
-    it) replaces itself. A file that is no record of this machine is not changed.
+    The file is read, changed and replaced under a lock. Adding the same session again (from a run that was stopped
+    right afterwards) replaces it. A file that is not a record of this machine is not changed.
 
     Args:
         path: The record.
-        machine: This one.
-        measured: A benchmark's launches of identical code each; too few, or identical ones, are skipped.
+        machine: This machine.
+        measured: Launches of identical code, by benchmark; skipped if there are too few or all are equal.
 
     Raises:
-        NoiseError: As `read`.
-        RocattnError: When the folder or disk does not take it.
+        NoiseError: As for `read`.
+        RocattnError: The file cannot be written.
     """
     new = {m.key: session for m in measured if (session := session_of(m.launches)) is not None}
     if not new:
         return 0
     with ExitStack() as stack:
         try:
-            # A machine's folder among results that the project keeps is not ours to hide.
+            # Do not hide the folder itself: the project may commit the machine's results.
             result_folder(path.parent, ignored=not path.parent.parent.exists())
             stack.enter_context(locked(path.with_name(f"{path.name}.lock")))
         except OSError as error:
@@ -252,7 +252,7 @@ def append(path: Path, machine: Machine, measured: Iterable[Measurement]) -> int
 
 
 def session_of(launches: Sequence[PairLaunch]) -> PastSession | None:
-    """Return launches of identical code as they are stored; None where they show no noise (few, or all equal)."""
+    """Return launches of identical code in stored form; None if they show no noise (too few, or all equal)."""
     launches = sorted(launches, key=lambda launch: launch.round)[:MOST_LAUNCHES]
     wall = [_rounded(low_quantile(launch.samples)) for launch in launches]
     if len(launches) < MIN_LAUNCHES or min(wall) <= 0 or len(set(wall)) == 1:
@@ -269,7 +269,7 @@ def session_of(launches: Sequence[PairLaunch]) -> PastSession | None:
 
 
 def known_noise(pair: Pair) -> KnownNoise | None:
-    """Return the noise of a pair's history, in the quantity that decides it; None without a history."""
+    """Return the noise in a pair's history, for the quantity that decides it; None without a history."""
     sessions = pair.a.history
     if not sessions:
         return None
@@ -281,7 +281,7 @@ def known_noise(pair: Pair) -> KnownNoise | None:
 
 
 def _merged(old: Sequence[BenchmarkHistory], new: dict[BenchmarkKey, PastSession]) -> Iterator[BenchmarkHistory]:
-    """Yield the old histories with the new session at their end; a new version of the code replaces its history."""
+    """Yield the old histories with the new session appended; a new code version replaces its benchmark's history."""
     now = max(session.start_us for session in new.values())
     for past in old:
         if past.key in new:
@@ -300,7 +300,7 @@ def _replaces(new: BenchmarkKey, old: BenchmarkKey) -> bool:
 
 
 def _is_sound(session: PastSession) -> bool:
-    """Whether a session's numbers can be launches."""
+    """Whether a session's numbers are plausible launches."""
     columns = [column for column in (session.cpu, session.canary) if column]
     numbers = [*session.wall, *(value for column in columns for value in column)]
     alike = bool(session.wall) and all(len(column) == len(session.wall) for column in columns)

@@ -1,4 +1,4 @@
-"""What the caller of the gate chooses, and the arguments that ``rocattn gate run`` and ``selftest`` share."""
+"""The gate's options, and the arguments that ``rocattn gate run`` and ``selftest`` share."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from rocattn_profiling.gate.model import SideName
 
 SETTINGS = ".rocattn/gate.toml"
-"""The repository's own file of what to measure."""
+"""The repository's settings file, which lists what to measure."""
 
 
 class OptionError(RocattnError):
-    """Raised when options contradict each other."""
+    """Raised if options contradict each other."""
 
 
 class CodeObjects(msgspec.Struct, frozen=True, kw_only=True):
-    """Machine code that each side's checkout holds or builds.
+    """Machine code that each side's checkout contains or builds.
 
     Attributes:
-        files: Patterns of files, relative to the checkout: code objects, libraries, assembly text, HIP sources.
-        builds: Commands that make them, as `Options.builds`; none for files that git has.
+        files: File patterns, relative to the checkout: code objects, libraries, assembly text, HIP sources.
+        builds: Commands that build them, as in `Options.builds`; none for tracked files.
     """
 
     files: tuple[str, ...]
@@ -44,33 +44,33 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What to compare and how.
 
     Attributes:
-        base: A revision; "" for the parent of head (of a dirty tree: HEAD).
+        base: A revision; "" for head's parent (for a dirty tree: HEAD).
         head: A revision or "WORKTREE"; "" for HEAD, if the tree is clean.
         base_python, head_python: Pythons of existing environments, instead of revisions.
         python: The interpreter to build revisions with; "" for the running one.
         suite: A benchmark folder or an asv.conf.json, relative to the repository; "" for ``asv.conf.json``.
-        pytest: Tests of pytest-benchmark: folders, files or node ids, relative to the folder of the start.
-        commands: Commands that are timed as a whole, as a shell takes them.
-        results: Where these report results instead, as ``FORMAT[:FILE]``: of each of them, with "" for one that is
-            timed, or one for all.
-        builds: Commands that make a side's checkout ready for them, once for the same files.
+        pytest: pytest-benchmark tests: folders, files or node ids, relative to the folder that the gate starts in.
+        commands: Commands that are timed as a whole, in shell syntax.
+        results: Where the commands report results instead, as ``FORMAT[:FILE]``: one per command ("" if it is
+            timed), or one for all.
+        builds: Commands that prepare a side's checkout for them, run once for identical files.
         code_objects: Machine code to compare, without a GPU.
-        kernels: Programs, as a shell takes them, whose Triton kernels are captured and compared likewise.
-        archs: What these compile for, and the only architectures that are compared; none for all that there are.
-        requirements: What the tests or commands need beside the project: groups of its pyproject.toml, requirements
-            files, or packages; none for its usual groups.
-        patterns: Regular expressions; a benchmark is measured if one finds its label.
-        quick: Fewer looks, shorter launches, and only classes named ``Quick…`` where the suite has any.
-        rounds: Most rounds; 0 for the usual.
+        kernels: Programs, in shell syntax, whose Triton kernels are captured and compared without a GPU.
+        archs: The architectures to compile for, and the only ones that are compared; empty for all available.
+        requirements: What the tests or commands need in addition to the project: groups of its pyproject.toml,
+            requirements files, or packages; empty for its usual groups.
+        patterns: Regular expressions; a benchmark is measured if one of them matches its label anywhere.
+        quick: Fewer looks, shorter launches, and only classes named ``Quick…`` if the suite has any.
+        rounds: Maximum rounds; 0 for the default.
         tolerance: Relative change that a pass excludes; see `rocattn_profiling.gate.rule.policy.Policy`. 0 for the
-            usual.
-        seed: Of every order; 0 to derive it from revisions and settings.
+            default.
+        seed: Seed of every order; 0 to derive it from revisions and settings.
         fresh: Discard an unfinished run instead of resuming it.
         exact: Also compare exact metrics.
-        noise_file: The record of earlier noise; "" for the machine's own, beside its results.
-        no_noise: Neither read nor write one.
-        max_time_s: How long to measure at most, after the builds; 0 for no limit.
-        learn: Keep this session's launches of identical code in the record.
+        noise_file: The noise record; "" for the machine's default, next to its results.
+        no_noise: Neither read nor write a noise record.
+        max_time_s: Maximum measuring time in seconds, not counting builds; 0 for no limit.
+        learn: Add this session's launches of identical code to the noise record.
     """
 
     base: str = ""
@@ -101,20 +101,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def measures(self) -> bool:
-        """Whether anything to measure is named."""
+        """Whether the options name anything to measure."""
         return bool(self.suite or self.pytest or self.commands or self.code_objects or self.kernels)
 
     @property
     def times_nothing(self) -> bool:
-        """Whether only machine code was named: then no benchmark is looked for."""
+        """Whether the options name only machine code: then the gate looks for no benchmarks."""
         return bool(self.code_objects or self.kernels) and not (self.suite or self.pytest or self.commands)
 
     def check(self) -> None:
-        """Refuse options that contradict each other.
+        """Reject options that contradict each other.
 
         Raises:
-            OptionError: When existing environments and revisions are mixed, or one side is missing.
-            ArchError: When nothing is known of an architecture.
+            OptionError: Options contradict each other, such as existing environments mixed with revisions.
+            ArchError: An architecture is unknown.
         """
         if (self.base_python or self.head_python) and (self.base or self.head):
             raise OptionError("--base and --head are revisions, --base-python and --head-python environments: not both")
@@ -146,7 +146,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.kernels and not self.archs:
             raise OptionError("--kernels compiles a program's kernels: name the architectures with --arch")
         for arch in self.archs:
-            architecture(arch)  # what is not known is refused before anything is built
+            architecture(arch)  # reject unknown ones before anything is built
         if self.code_objects and self.base_python:
             remedy = "`rocattn kernels audit NEW --against OLD` compares folders"
             raise OptionError(f"--code-objects are built from revisions, and environments have none: {remedy}")
@@ -157,7 +157,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 raise OptionError(f"--code-objects {bad[0]!r}: give a pattern of files inside the repository")
 
     def policy(self) -> Policy:
-        """Return the rule these options ask for."""
+        """Return the rule that these options select."""
         looks: tuple[int, ...] = QUICK_LOOKS if self.quick else FULL_LOOKS
         if self.rounds:
             looks = (*(look for look in looks if look < self.rounds), self.rounds)
@@ -165,11 +165,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def equal_code_passes(self) -> bool:
-        """Whether a benchmark that runs nothing that differs passes after one round: the record learns from more."""
+        """Whether a benchmark that runs no code that differs passes after one round; to learn noise takes more."""
         return not self.learn
 
     def unchanged_sides(self) -> tuple[SideName, ...]:
-        """Return the sides whose launches the record of noise may learn from: base does not depend on the change."""
+        """Return the sides whose launches may enter the noise record: base does not depend on the change."""
         return ("base",)
 
 
@@ -179,29 +179,29 @@ def prepare(parser: argparse.ArgumentParser) -> None:
         "benchmark folder or asv.conf.json (default: asv.conf.json, else a usual folder of asv benchmarks, else tests)"
     )
     parser.add_argument("--suite", default="", metavar="PATH", help=text)
-    text = "tests of pytest-benchmark instead: a folder, file or node id; may be repeated"
+    text = "pytest-benchmark tests instead: a folder, file or node id; may be repeated"
     parser.add_argument("--pytest", action="append", default=[], metavar="PATH", help=text)
     text = "a command to time as a whole, in each side's checkout; may be repeated"
     parser.add_argument("--command", dest="commands", action="append", default=[], metavar="COMMAND", help=text)
-    text = "read what the commands report instead: in a file, or printed; may be repeated, once for each command"
+    text = "read results that the commands report, in a file or printed, instead; may be repeated, once per command"
     parser.add_argument("--results", action="append", default=[], metavar="FORMAT[:FILE]", help=text)
-    text = "run this in each side's checkout before the commands, once for the same files; may be repeated"
+    text = "run this in each side's checkout before the commands, once for identical files; may be repeated"
     parser.add_argument("--build", dest="builds", action="append", default=[], metavar="COMMAND", help=text)
     text = (
         "what these need: a group or extra of pyproject.toml, a requirements file, or a package (default: the groups \
 of tests and benchmarks); may be repeated"
     )
     parser.add_argument("--requirements", action="append", default=[], metavar="NAME", help=text)
-    parser.add_argument("--repo", default="", metavar="DIR", help="repository, if not that of the current folder")
-    text = "only benchmarks whose label it matches anywhere; may be repeated"
+    parser.add_argument("--repo", default="", metavar="DIR", help="repository (default: that of the current folder)")
+    text = "only benchmarks whose label matches this pattern anywhere; may be repeated"
     parser.add_argument("--bench", action="append", default=[], metavar="REGEX", help=text)
     add_tolerance(parser)
     text = "seed of every random order (default: derived from the revisions)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=text)
     parser.add_argument("--fresh", action="store_true", help="start over instead of resuming an interrupted run")
-    text = "record of the noise of earlier sessions (default: this machine's own, in the asv store)"
+    text = "noise record of earlier sessions (default: this machine's, in the asv store)"
     parser.add_argument("--noise", default="", metavar="FILE", help=text)
-    parser.add_argument("--no-noise", action="store_true", help="neither read nor write that record")
+    parser.add_argument("--no-noise", action="store_true", help="neither read nor write the noise record")
 
 
 def add_tolerance(parser: argparse.ArgumentParser) -> None:
@@ -216,10 +216,10 @@ def add_tolerance(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_limit(text: str) -> float:
-    """Return the seconds of ``--max-time``; 0 for an empty one.
+    """Return ``--max-time`` in seconds; 0 if empty.
 
     Raises:
-        CommandError: When it is no duration; exit status of a usage error.
+        CommandError: It is not a duration; exit status of a usage error.
     """
     if not text:
         return 0.0
@@ -232,10 +232,10 @@ def chosen_limit(text: str) -> float:
 
 
 def chosen_tolerance(arguments: argparse.Namespace) -> float:
-    """Return the tolerance as a fraction; 0 where none was given.
+    """Return the tolerance as a fraction; 0 if none was given.
 
     Raises:
-        CommandError: When it is out of range; exit status of a usage error.
+        CommandError: It is out of range; exit status of a usage error.
     """
     if arguments.tolerance is None:
         return 0.0
@@ -248,7 +248,7 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of `Options` that the shared arguments set.
 
     Raises:
-        CommandError: When an argument is out of range; exit status of a usage error.
+        CommandError: An argument is out of range; exit status of a usage error.
     """
     import re
 
@@ -279,16 +279,16 @@ def chosen(arguments: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def measuring(title: str) -> Iterator[Callable[[Step], None]]:
-    """Show progress while the block measures, and turn errors of building into exit statuses.
+    """Show progress while the block measures, and turn build errors into exit statuses.
 
     Args:
-        title: Of the progress bar.
+        title: The progress bar's title.
 
     Yields:
         A callback for each step.
 
     Raises:
-        CommandError: When nothing could be measured.
+        CommandError: Nothing could be measured.
     """
     from rocattn_profiling.revisions.asv_config import SuiteError, UnknownNameError
     from rocattn_profiling.revisions.build import BuildError

@@ -1,7 +1,7 @@
-"""What the gate may know about one project beyond its benchmarks: exact metrics, causes, and what to prepare.
+"""Plug-ins extend the gate for one project: exact metrics, causes, and preparation before the launches.
 
-A project's own plug-in is the class ``Plugin`` in the file ``.rocattn/gate.py`` of the gated repository, or in the
-package ``.rocattn/gate/``, derived from the one here; head's is used. docs/gate-your-project.md shows one of ten lines.
+A project's plug-in is the class ``Plugin`` in the gated repository's file ``.rocattn/gate.py`` or package
+``.rocattn/gate/``, derived from the class here. Head's is used. docs/gate-your-project.md shows one of ten lines.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _MODULE = "rocattn_gate_plugin"
 
 
 class PluginError(RocattnError):
-    """Raised when a project's plug-in cannot be loaded or fails; one line."""
+    """Raised if a project's plug-in cannot be loaded or fails; the message is one line."""
 
 
 class Plugin:
-    """What the gate knows about a project; this one knows nothing.
+    """Base class of plug-ins; adds nothing to the gate.
 
     Args:
         context: Both sides, checked out and built; ``context.changes`` are the files that differ.
@@ -41,25 +41,25 @@ class Plugin:
 
     @classmethod
     def unmeasurable(cls, patterns: Sequence[str]) -> Reason[str] | None:  # noqa: ARG003 - as in `causes`
-        """Return why a run with these ``--bench`` patterns could measure nothing; asked before anything is built."""
+        """Return why a run with these ``--bench`` patterns could measure nothing; called before anything is built."""
         return None
 
     def prepare(self, cases: Sequence[Case]) -> None:
-        """Do what these cases need and should not be timed for; called before the first launch."""
+        """Prepare these cases outside the timed launches; called before the first launch."""
 
     def entries(self) -> list[Entry]:
-        """Return the entries of exact metrics, which are read off both sides and not timed."""
+        """Return the entries of exact metrics, which are computed for both sides and not timed."""
         return []
 
     def causes(self, entry: Entry) -> list[Cause]:  # noqa: ARG002 - for those who derive from this
-        """Return what differs on the path of an entry that is worse, the likeliest cause first."""
+        """Return the differences on a worse entry's path, likeliest cause first."""
         return []
 
 
 def load_plugin(tree: Path) -> type[Plugin]:
-    """Return the plug-in in a checkout; `Plugin` where it has none.
+    """Return a checkout's plug-in; `Plugin` if it has none.
 
-    A package's modules import each other relatively: ``from .sizes import compare``.
+    Modules of a plug-in package use relative imports: ``from .sizes import compare``.
 
     Raises:
         PluginError: It cannot be loaded.
@@ -83,7 +83,7 @@ def load_plugin(tree: Path) -> type[Plugin]:
 
 @contextmanager
 def plugin_errors(plugin: Plugin | type[Plugin]) -> Iterator[None]:
-    """Turn whatever a project's own plug-in raises into one line.
+    """Turn any exception from a project's plug-in into a one-line error.
 
     Raises:
         PluginError: Names the file and the exception.
@@ -115,18 +115,18 @@ def exact_entry(
     arch: str = "",
     causes: Sequence[Cause] = (),
 ) -> Entry:
-    """Return the entry of a number that is read off both sides.
+    """Return the entry of a number that is known exactly for both sides.
 
     Args:
-        label: What it is of, the same in every run: waivers name it.
+        label: Identifies the number; must be the same in every run, since waivers refer to it.
         status: "regression", "improvement" or "pass", or why it is not judged; see `Entry`.
         base: The number on base.
         head: The number on head.
         reason: Why it has this status, one sentence.
         metric: "exact", "audit", "plan" or "workspace".
-        unit: Of the numbers.
-        arch: The gfx target that it is of, if it is of one.
-        causes: What differs; the plug-in's `Plugin.causes` adds to it.
+        unit: The numbers' unit.
+        arch: The gfx target, if the number is specific to one.
+        causes: The differences; `Plugin.causes` can add more.
     """
     decision = decision_of(label, status, head / base, reason) if base and head else None
     return Entry(

@@ -1,4 +1,4 @@
-"""From launches to the GateResult: which cases are measured, entries for the others, and notes."""
+"""Assemble the GateResult from launches, with entries for what was not measured, and notes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
     entries: list[Entry] = []
     offered = [case.label for case in before.cases(options.patterns)] if before else []
     for module, why in broken.items():
-        # Both sides run head's files, so a file that the change broke fails on both though base's version worked.
+        # Both sides run head's files, so a file that the change broke fails on both, although base's version worked.
         lost = module not in suites["base"].broken or any(of_module(label, module) for label in offered)
         status: Status = "failed" if lost else "broken"
         entries.append(Entry(label=module, name=module, status=status, reason=f"cannot be imported: {why}"))
     known = {case.label for case in suites["head"].cases()}
     for case in suites["base"].cases(options.patterns):
-        # Benchmarks of a module that head cannot import are covered by the module's entry.
+        # A module that head cannot import has one entry for all its benchmarks.
         if case.label not in known and not any(of_module(case.label, module) for module in broken):
             reason = "base has it and head does not, with the same benchmark files"
             entries.append(Entry(label=case.label, name=case.benchmark.name, status="missing", reason=reason))
@@ -60,16 +60,16 @@ def lost_modules(before: Suite | None, suites: Mapping[SideName, Suite], options
 def failed_by_change(
     entries: Sequence[Entry], before: Suite | None, now: Suite, trees: Mapping[SideName, Path]
 ) -> list[Entry]:
-    """Return the entries; a benchmark that fails on both sides, and whose own code head changed, failed on head.
+    """Return the entries; a benchmark that fails on both sides and whose code head changed becomes "failed".
 
-    Both sides run head's files: what they show of base is how head's benchmark does there. What base's own suite has is
-    not new because head's version of it does not run on base: it was not compared.
+    Both sides run head's files, so base's result is that of head's benchmark on base's code. A benchmark of base's
+    suite is not "new" just because head's version of it does not run on base: it was not compared.
 
     Args:
-        entries: Of the measured benchmarks.
-        before: Base's own suite.
-        now: Head's.
-        trees: Both checkouts, for tests: pytest gives them no version.
+        entries: Entries of the measured benchmarks.
+        before: Base's suite.
+        now: Head's suite.
+        trees: Both checkouts, to compare tests, which have no version in pytest.
     """
     if before is None:
         return list(entries)
@@ -99,13 +99,13 @@ def _existing(entry: Entry) -> Entry:
 
 
 def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Options) -> list[Entry]:
-    """Return entries for benchmarks of base's own suite that head's suite no longer has, whole or in part.
+    """Return entries for benchmarks of base's suite that head's suite lacks, entirely or for some parameters.
 
-    Nothing passes until the change accepts that: a slow benchmark could be taken out.
+    The gate does not pass until the change accepts the removal; otherwise a change could remove a slow benchmark.
     """
     if before is None:
         return []
-    # What base still discovers in head's files is missing (`lost_modules`), not removed.
+    # Benchmarks that base still discovers in head's files are missing (`lost_modules`), not removed.
     known = {case.label for suite in suites.values() for case in suite.cases()}
     names = {benchmark.name for suite in suites.values() for benchmark in suite.benchmarks}
     lost: dict[str, list[str]] = {}
@@ -121,7 +121,7 @@ def removed(before: Suite | None, suites: Mapping[SideName, Suite], options: Opt
 
 
 def worst_first(entry: Entry) -> tuple[int, bool, float, str, str]:
-    """Return a sort key with the worst entry first."""
+    """Return a sort key that puts the worst entry first."""
     return ORDER.index(entry.status), not entry.suspect, -badness(entry), entry.label, entry.arch
 
 
@@ -131,11 +131,11 @@ def result_of(
     """Assemble the verdict.
 
     Args:
-        context: What was compared; its notes are the verdict's.
+        context: What was compared; its notes become the verdict's.
         design: What was measured, and how.
         session: The launches, and the decisions about them.
         entries: Every benchmark and exact metric, waivers applied.
-        problems: Why the gate fails besides its verdicts.
+        problems: Why the gate fails apart from its verdicts.
     """
     listed = set(session.decision.listed)
     entries = sorted((_marked(entry, listed) for entry in entries), key=worst_first)
@@ -171,12 +171,12 @@ def result_of(
 
 
 def budget_of(design: Design, session: SessionResult, estimate_s: tuple[float, float]) -> TimeBudget:
-    """Return what a run made of its time, and what would decide and measure the rest.
+    """Return how a run used its time, and how to decide and measure the rest.
 
     Args:
-        design: What was to be measured, with its limit.
-        session: What was.
-        estimate_s: As planned, low and high end.
+        design: What was planned, with its time limit.
+        session: What was measured.
+        estimate_s: The planned time in seconds, low and high end.
     """
     limit = design.limit
     return TimeBudget(
@@ -192,7 +192,7 @@ def budget_of(design: Design, session: SessionResult, estimate_s: tuple[float, f
 
 
 def _remedy(design: Design, session: SessionResult) -> str:
-    """Return in one line what would decide the undecided ones and measure the rest; empty if nothing would."""
+    """Say in one line how to decide the undecided and measure the rest; empty if nothing would."""
     pace, looks = design.pace, design.looks
     cases = {case.label: case for case in design.cases}
     if session.stopped:
@@ -201,7 +201,7 @@ def _remedy(design: Design, session: SessionResult) -> str:
         may_run = {case.label for case in traced.most} if traced else set()
         further = [case for case in left if case.label in may_run]
         seconds = pace.whole_s(left, looks, UNDECIDED_SHARE[1], traced, further)
-        by_rounds: dict[int, list[Case]] = {}  # together, since those of one module share its import
+        by_rounds: dict[int, list[Case]] = {}  # grouped, since cases of one module share its import
         for label in session.open:
             by_rounds.setdefault(rounds[label], []).append(cases[label])
         seconds += sum(pace.rest_s(each, done, looks, UNDECIDED_SHARE[1]) for done, each in by_rounds.items())
@@ -212,7 +212,7 @@ def _remedy(design: Design, session: SessionResult) -> str:
     if not more:
         return ""
     needed = min(max(d.rounds_needed for d in more), MOST_LAUNCHES)
-    # Launches that were looked at are not measured on: the planned looks are what keeps false alarms rare.
+    # Do not continue after the last planned look: looking more often would make false alarms more frequent.
     seconds = needed * pace.round_s(cases[d.id] for d in more)
     beyond = needed - looks[-1]
     what = f"about {beyond} more round{'' if beyond == 1 else 's'} would decide {len(more)} of the undecided"
@@ -221,13 +221,13 @@ def _remedy(design: Design, session: SessionResult) -> str:
 
 
 def _marked(entry: Entry, listed: Collection[str]) -> Entry:
-    """Mark an entry that is undecided but likely slower."""
+    """Mark an entry if it is undecided but likely slower."""
     suspect = entry.status == "inconclusive" and entry.metric not in EXACT and entry.label in listed
     return msgspec.structs.replace(entry, suspect=True) if suspect else entry
 
 
 def _again(context: Context) -> str:
-    """Return the command that compares the same sides again; `groups.repeat` adds what to measure."""
+    """Return the command that repeats the comparison; `groups.repeat` adds what to measure."""
     return shlex.join([*shlex.split(context.again), *(["--quick"] if context.options.quick else [])])
 
 

@@ -1,4 +1,4 @@
-"""One run of the gate, from two names of revisions or environments to a verdict on disk."""
+"""One run of the gate, from the names of two revisions or environments to a verdict on disk."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 QUICK_REQUEST = Request(sample_ns=3_000_000, budget_ns=60_000_000)
 FULL_REQUEST = Request(sample_ns=5_000_000, budget_ns=200_000_000)
-# A process that a killed run was just starting keeps its files open until it has begun.
+# A process that a killed run was just starting keeps the run's files open until it has started.
 _LEFT_BEHIND_S, _PAUSE_S = 2.0, 0.05
 
 
@@ -58,26 +58,27 @@ def run_gate(
 ) -> GateResult:
     """Measure two sides interleaved and decide; write the verdict in all its forms, and ``launches.jsonl``.
 
-    The files replace an earlier run's at the very end. A run that fails leaves those as they are, and says so.
+    The files replace those of an earlier run at the very end. A run that fails leaves those unchanged, and its error
+    mentions them.
 
     Args:
         start: The folder that paths are relative to; for revisions, one inside the repository.
         out: Folder for the results; an unfinished run in it is resumed.
         options: What to compare and how.
         on_step: Called after every launch.
-        say: Prints one line about every longer stage.
-        also: Returns further files (name -> content) from the result and its launches, written with the verdict.
+        say: Prints one line about each longer stage.
+        also: Returns further files (name -> content) to write with the verdict, from the result and its launches.
 
     Raises:
         OptionError: The options contradict each other.
         RevisionError: A revision does not exist, or the tree is dirty.
         InterpreterError: An existing environment cannot be used.
         BuildError: A revision does not build: nothing was measured.
-        CacheError: The cache folder takes no files.
+        CacheError: The cache folder is not writable.
         UnknownNameError: There is no such suite or test, or no benchmark matches.
         SuiteError: The suite cannot be read or listed, or has no benchmarks.
-        WaiverError, ThresholdError, GateSettingsError: The repository's own settings cannot be read.
-        RocattnError: ``out`` takes no files, or another run is at work in it.
+        WaiverError, ThresholdError, GateSettingsError: The repository's settings cannot be read.
+        RocattnError: ``out`` is not writable, or another run is using it.
     """
     options = options or Options()
     options.check()
@@ -99,7 +100,7 @@ def run_gate(
             entries += machine_code_entries(context, on_step)
             with plugin_errors(plugin):
                 plugin.prepare(cases)
-            limit = limit.extended(time.monotonic() - started)  # it may be a build that takes a minute
+            limit = limit.extended(time.monotonic() - started)  # planning may include a build that takes a minute
             design, key = _design(context, plan, limit, reach)
             record = noise_record.NoiseHistory(context, design.request)
             store = LaunchStore(out / "launches.jsonl", key, fresh=options.fresh, began_with=record.known(cases))
@@ -133,7 +134,7 @@ def list_run(
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunPlan:
-    """Return what `run_gate` would measure, which it raises the same errors for; only both sides are built."""
+    """Return what `run_gate` would measure; builds both sides, measures nothing, and raises the same errors."""
     options.check()
     with out_errors(out), alone(out), open_sides(start, out, options, say) as context:
         options = context.options
@@ -149,9 +150,9 @@ def _request(options: Options) -> Request:
 
 @contextmanager
 def _naming_earlier_verdict(out: Path) -> Iterator[None]:
-    """If a run ends without a verdict, note on its error that the one in its folder is an earlier run's.
+    """If a run ends without a verdict, add to its error that the folder contains an earlier run's verdict.
 
-    Not where the caller has to correct the request: then nothing was started.
+    Usage errors get no such note: nothing was started.
     """
     path = out / verdict.FILE
     before = stamp(path)
@@ -166,9 +167,9 @@ def _naming_earlier_verdict(out: Path) -> Iterator[None]:
 
 
 def _design(context: Context, plan: Plan, limit: TimeLimit, reach: Reach | None) -> tuple[Design, str]:
-    """Return what to measure and how, and the key of the session.
+    """Return what to measure and how, and the session's key.
 
-    The same key means the same revisions, environments, settings and benchmarks.
+    Sessions with the same key have the same revisions, environments, settings and benchmarks.
     """
     options, cases = context.options, plan.cases
     policy = options.policy()
@@ -191,15 +192,15 @@ def _design(context: Context, plan: Plan, limit: TimeLimit, reach: Reach | None)
 
 
 def _change_tracer(context: Context, reach: Reach, pace: Pace, limit: TimeLimit) -> Callable[[Case], bool | None]:
-    """Return what says of a benchmark whether it runs anything that differs; None where sources do not show that."""
+    """Return a function that determines whether a benchmark runs code that differs; it returns None if unknown."""
 
     def runs_change(case: Case) -> bool | None:
         if case.benchmark.name in context.options.commands or case.benchmark.better:
-            return None  # a command may read any file, and is no single Python
+            return None  # a command may read any file and need not be one Python process
         if reach.nothing_differs:
             return False
         if case.benchmark.setup_cache_key is not None:
-            return None  # what filled the cache is not traced
+            return None  # code that filled the cache was not traced
         name, module = case.benchmark.name, pace.shared_module(case)
         loaded = (
             context.launchers[side].loaded(name, case.label, reach.files, module=module, within_s=limit.cut_s())
@@ -220,13 +221,13 @@ def _concluded(
     narrowed: bool,
     on_step: Callable[[Step], None],
 ) -> GateResult:
-    """Add exact metrics and causes, and apply the repository's own thresholds and waivers."""
+    """Add exact metrics and causes, and apply the repository's thresholds and waivers."""
     options, limits = context.options, context.thresholds
     if options.exact and context.trees:
         on_step(Step(done=0, total=0, what="reading exact metrics"))
         with plugin_errors(plugin):
             entries = [*entries, *plugin.entries()]
-    # A quick run may read off a selection only, whichever benchmarks it measures: rocattn's looks at some kernels.
+    # A quick run may compute only some exact metrics, whichever benchmarks it measures: rocattn's skips some kernels.
     narrowed = narrowed or (options.quick and any(entry.metric in EXACT for entry in entries))
     entries = limits.apply(entries)
     modules = {case.label: design.pace.shared_module(case) for case in design.cases}
@@ -238,15 +239,15 @@ def _concluded(
 
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
-    """Create a folder and lock other runs of the gate out of it while the block runs.
+    """Create a folder and lock out other gate runs while the block runs.
 
     Two runs in one folder would resume each other's launches. The lock is on the folder itself, not on a file as
-    elsewhere (`files.locked`): in an existing folder that git does not ignore, a lock file would make the tree dirty
-    that is about to be measured.
+    elsewhere (`files.locked`): in an existing folder that git does not ignore, a lock file would make the tree to be
+    measured dirty.
 
     Raises:
-        RocattnError: When another process works in it.
-        OSError: When it cannot be created.
+        RocattnError: Another process is using it.
+        OSError: It cannot be created.
     """
     result_folder(out)
     descriptor = os.open(out, os.O_RDONLY)  # the lock ends with the process
@@ -263,7 +264,7 @@ def alone(out: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    """Take the lock if nobody holds it. A file system without locks counts as free."""
+    """Take the lock if it is free; return whether it was. A file system without locks counts as free."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -272,7 +273,7 @@ def _lock(descriptor: int) -> bool:
 
 
 def plugin_of(context: Context) -> Plugin:
-    """Return the plug-in of the gated project: head's, or that of the folder that an environment's suite is in.
+    """Return the gated project's plug-in: head's, or for existing environments that of the suite's folder.
 
     Raises:
         PluginError: It cannot be loaded.

@@ -1,9 +1,9 @@
-"""A/A on this machine: one commit against itself, and what that shows about the gate here.
+"""A/A test on this machine: compare one commit with itself, and report how well the gate works here.
 
-It runs ``rocattn gate run`` with base and head alike, but every benchmark gets every round. The launches show how noisy
-each benchmark is, how often the gate would have been wrong, and the smallest change that it would have found; and how
-often a whole run of unchanged benchmarks turns red. No noise model is assumed for that: recorded rounds are drawn and
-their sides swapped at random, a change of known size is applied to one side, and the rule itself decides.
+It runs ``rocattn gate run`` with the same commit as base and head, but every benchmark gets every round. The launches
+show how noisy each benchmark is, how often the gate would have been wrong, the smallest change that it would have
+found, and how often a whole run of unchanged benchmarks turns red. This assumes no noise model: recorded rounds are
+drawn and their sides swapped at random, a change of known size is applied to one side, and the rule itself decides.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA = 1
 DRAWS = 60
 CHANGES = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 POWER = 0.9
-"""Share of the draws, or of the benchmarks, in which a change must be found."""
+"""Required share of draws, or of benchmarks, in which a change is found."""
 
 
 class SelftestOptions(Options, frozen=True, kw_only=True):
@@ -50,11 +50,11 @@ class SelftestOptions(Options, frozen=True, kw_only=True):
 
     @property
     def equal_code_passes(self) -> bool:
-        """Launches alone are to decide: the code is equal by design."""
+        """False: only launches decide here, since the code is equal by design."""
         return False
 
     def unchanged_sides(self) -> tuple[SideName, ...]:
-        """Return both: they are one commit."""
+        """Return both sides: they are the same commit."""
         return SIDES
 
 
@@ -63,12 +63,13 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: The benchmark.
-        noise: Launch-to-launch noise, in logs.
+        noise: Launch-to-launch noise of the log time.
         sessions: Earlier sessions in its history.
-        draws: Relabelled pairs behind each rate.
-        false_alarm_rate: Share of them, without a change, that are called regressions within all rounds.
-        smallest_change: Rounds -> the smallest change of `CHANGES` found in 90 % of them; None when none is.
-        rounds: The fewest that find a slowdown as large as the tolerance in 90 %; None when more are needed.
+        draws: Number of relabelled pairs for each rate.
+        false_alarm_rate: Share of relabelled pairs without a change that are called regressions, using all rounds.
+        smallest_change: Rounds -> the smallest change of `CHANGES` found in 90 % of the pairs; None if none is.
+        rounds: The fewest rounds that find a slowdown as large as the tolerance in 90 % of the pairs; None if more
+            are needed.
     """
 
     id: str
@@ -81,25 +82,25 @@ class Sensitivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gate is worth on a machine.
+    """How well the gate works on a machine.
 
     Attributes:
-        schema: Of this structure.
-        created_ms: Unix time.
-        revision: The commit that was measured against itself; of an existing environment its Python.
-        machine: Where.
-        policy: The rule that is tested.
+        schema: The version of this structure.
+        created_ms: Unix time in ms.
+        revision: The commit that was measured against itself; for an existing environment, its Python.
+        machine: Where it was measured.
+        policy: The rule under test.
         rounds, launches: How much was measured; ``launches`` counts processes.
         wrong: Benchmarks that the run itself called a regression or an improvement.
         false_alarm_rate: Share of relabelled pairs, over all benchmarks, that are called regressions.
         red_rate: Share of relabelled runs of the whole suite with any regression.
-        draws: Relabelled runs behind both rates.
-        recommended_rounds: The fewest that find a slowdown as large as the tolerance in nine of ten benchmarks;
-            None when more are needed than were measured.
-        benchmarks: Each benchmark, the noisiest first.
-        exact: Benchmarks whose value was the same in every launch, or that hold zeros: there is nothing to test.
+        draws: Number of relabelled runs for both rates.
+        recommended_rounds: The fewest rounds that find a slowdown as large as the tolerance in nine of ten benchmarks;
+            None if more are needed than were measured.
+        benchmarks: Each benchmark, noisiest first.
+        exact: Benchmarks with the same value in every launch, or with zeros: there is nothing to test.
         unmeasured: Benchmark -> why it could not be measured.
-        noise: Where the history came from; this session is no part of it.
+        noise: Where the history came from; it does not include this session.
     """
 
     schema: int = SCHEMA
@@ -129,27 +130,27 @@ def run_selftest(
     on_step: Callable[[Step], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Selftest:
-    """Measure a revision against itself and judge the gate; writes ``selftest.json`` to the folder of the run.
+    """Measure a revision against itself and judge the gate; write ``selftest.json`` to ``out``.
 
-    The sensitivity uses the history that was known before, as ``gate run`` does.
+    The sensitivity uses the history available before this session, as ``gate run`` does.
 
     Args:
         repo: A folder inside the repository.
         out: Folder for the results; an unfinished run in it is resumed.
         options: What to measure; base and head are the same revision.
-        draws: Relabelled runs for each rate.
+        draws: Number of relabelled runs for each rate.
         on_step: Called after every launch.
-        say: Called with one line about every longer stage.
+        say: Called with one line about each longer stage.
 
     Raises:
-        RocattnError: As `run_gate`.
+        RocattnError: As for `run_gate`.
     """
     selftests: list[Selftest] = []
 
     def tested(result: GateResult, store: LaunchStore) -> dict[str, str]:
         pairs = pairs_of(result, *stored_with(store.path))
         say(f"relabelling the launches of {len(pairs)} benchmark{'' if len(pairs) == 1 else 's'}")
-        policy = msgspec.structs.replace(options.judging(), tolerance=result.policy.tolerance)  # maybe the project's
+        policy = msgspec.structs.replace(options.judging(), tolerance=result.policy.tolerance)  # may be the project's
         selftests.append(judge_gate(result, pairs, policy, draws))
         return {"selftest.json": msgspec.json.format(msgspec.json.encode(selftests[0]), indent=1).decode() + "\n"}
 
@@ -158,7 +159,7 @@ def run_selftest(
 
 
 def stored_with(launches: Path) -> tuple[dict[str, int], EarlierNoise]:
-    """Return the calls in a sample of each benchmark, and the run's history, from the file of its launches."""
+    """Read each benchmark's calls per sample, and the run's history, from the run's file of launches."""
     numbers, earlier = {}, EarlierNoise()
     for line in entries(launches, LaunchLine):
         if line.kind == "session":
@@ -169,11 +170,11 @@ def stored_with(launches: Path) -> tuple[dict[str, int], EarlierNoise]:
 
 
 def pairs_of(result: GateResult, numbers: dict[str, int], earlier: EarlierNoise | None = None) -> list[Pair]:
-    """Return the stored pairs of a verdict's judged times and values.
+    """Return the stored pairs behind a verdict's judged times and values.
 
     Args:
         result: The verdict.
-        numbers: Benchmark -> calls of a sample.
+        numbers: Benchmark -> calls per sample.
         earlier: The run's history.
     """
     pairs = []
@@ -194,9 +195,9 @@ def judge_gate(result: GateResult, pairs: Sequence[Pair], policy: Policy, draws:
 
     Args:
         result: The run of a revision against itself.
-        pairs: Its pairs, of `pairs_of`.
-        policy: The rule to be tested.
-        draws: Relabelled runs for each rate.
+        pairs: Its pairs, from `pairs_of`.
+        policy: The rule under test.
+        draws: Number of relabelled runs for each rate.
     """
     exact = [pair.id for pair in pairs if identical(pair) or has_zero(pair)]
     pairs = [pair for pair in pairs if pair.id not in exact]
@@ -225,11 +226,11 @@ def sensitivity(pair: Pair, policy: Policy, *, draws: int = DRAWS, seed: int = 1
     """Measure what the gate can find in one benchmark.
 
     Args:
-        pair: Launches of identical code on both sides, as many rounds as the longest look to be judged; its history
+        pair: Launches of identical code on both sides, with as many rounds as the longest look to judge; its history
             counts as in a run.
         policy: The rule.
-        draws: Relabelled pairs for each rate.
-        seed: Of the draws.
+        draws: Number of relabelled pairs for each rate.
+        seed: Seed of the draws.
     """
     looks = [look for look in policy.looks if look <= pair.rounds]
     most = looks[-1] if looks else pair.rounds
@@ -248,8 +249,8 @@ def sensitivity(pair: Pair, policy: Policy, *, draws: int = DRAWS, seed: int = 1
 
 
 def relabelled(pair: Pair, rounds: int, change: float, draws: int, seed: int) -> Iterator[Pair]:
-    """Yield pairs of randomly drawn rounds with randomly swapped sides, head made slower by ``change``."""
-    source = random.Random(seed)  # noqa: S311 - resampling, not secrets; seeded so that a machine always reads the same
+    """Yield pairs of randomly drawn rounds with randomly swapped sides, with head slowed by ``change``."""
+    source = random.Random(seed)  # noqa: S311 - resampling, not secrets; seeded for reproducible results
     recorded = list(zip(pair.a.launches, pair.b.launches, strict=False))
     for _ in range(draws):
         sides: tuple[list[PairLaunch], list[PairLaunch]] = ([], [])
@@ -276,7 +277,7 @@ def _regression_rate(pair: Pair, policy: Policy, rounds: int, change: float, dra
 
 
 def _smallest_change(pair: Pair, policy: Policy, rounds: int, draws: int, seed: int) -> float | None:
-    """Return the smallest change found often enough, by bisection: power grows with the change."""
+    """Return the smallest change found often enough, by bisection, since power grows with the change."""
     low, high = 0, len(CHANGES)
     while low < high:
         middle = (low + high) // 2
@@ -296,7 +297,7 @@ def _red_rate(pairs: Sequence[Pair], policy: Policy, draws: int) -> float:
 
 
 def _recommended(benchmarks: Sequence[Sensitivity], policy: Policy) -> int | None:
-    """Return the fewest rounds that are enough for nine of ten benchmarks."""
+    """Return the smallest number of rounds that suffices for nine of ten benchmarks."""
     for look in policy.looks:
         enough = sum(1 for s in benchmarks if s.rounds is not None and s.rounds <= look)
         if benchmarks and enough >= POWER * len(benchmarks):

@@ -1,4 +1,4 @@
-"""Both sides of a run, ready to be measured: two revisions that are built, or two existing environments."""
+"""Prepare both sides of a run for measuring: build two revisions, or use two existing environments."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def choose_revisions(
         repo: The repository.
         options: What to compare.
         start: The folder that the gate was started in, for the command in an error.
-        note: Called with a line about untracked files, which HEAD lacks and WORKTREE has.
+        note: Called with a line about untracked files, which HEAD lacks and WORKTREE includes.
 
     Raises:
-        RevisionError: When one does not exist, or tracked files have changes and ``head`` was not named.
+        RevisionError: A revision does not exist, or tracked files have changes and no ``head`` was given.
     """
     if options.head in {"", revisions.WORKTREE}:
         held = revisions.uncommitted(repo)
@@ -73,7 +73,7 @@ def choose_revisions(
 
 
 def _untracked(repo: Path, held: Uncommitted, head: str) -> Iterator[str]:
-    """Return a line about untracked files, if any: what became of them, and which of them may well be meant."""
+    """Yield a line about untracked files, if any: how they are treated, and which may belong to the change."""
     files = [path for path in held.untracked if not _changes_nothing(repo, path)]
     meant = [path for path in files if path in held.sources or path.startswith(".rocattn/")]
     if not files:
@@ -95,7 +95,7 @@ def _listed(paths: Sequence[str], most: int = 3) -> str:
 
 
 def _changes_nothing(repo: Path, path: str) -> bool:
-    """Whether head without an untracked file is measured and judged alike: bytecode, workflows, empty thresholds."""
+    """Whether an untracked file affects neither measuring nor judging: bytecode, workflows, empty thresholds."""
     if path == thresholds.FILE:
         with contextlib.suppress(thresholds.ThresholdError):
             return not thresholds.load(repo).rows
@@ -104,22 +104,22 @@ def _changes_nothing(repo: Path, path: str) -> bool:
 
 @contextlib.contextmanager
 def open_sides(start: Path, out: Path, options: Options, say: Callable[[str], None]) -> Iterator[Context]:
-    """Prepare both sides for as long as the block runs.
+    """Provide both sides, ready to be measured, while the block runs.
 
     Args:
         start: The folder that paths are relative to; for revisions, one inside the repository.
-        out: Where results go; working files lie in it while the block runs.
+        out: Where results go; it also holds working files while the block runs.
         options: What to compare.
-        say: Prints one line about every longer stage.
+        say: Prints one line about each longer stage.
 
     Raises:
         RevisionError: A revision does not exist, or the tree is dirty.
         InterpreterError: An existing environment cannot be used.
         BuildError: A revision does not build.
-        CacheError: The cache folder takes no files.
+        CacheError: The cache folder is not writable.
         UnknownNameError: There is no such suite or test, or nothing to measure.
         SuiteError: The suite cannot be read.
-        WaiverError, ThresholdError, GateSettingsError, PluginError: The repository's own settings cannot be read.
+        WaiverError, ThresholdError, GateSettingsError, PluginError: The repository's settings cannot be read.
     """
     revisions.prune_checkouts(out / "work")
     opened = _existing if options.base_python else _revisions
@@ -144,7 +144,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         revisions.checkout(repo, chosen["head"], work) as head_tree,
         revisions.checkout(repo, chosen["base"], work) as base_tree,
     ):
-        said = options  # by the caller
+        said = options  # as given by the caller
         own, before = settings.load(head_tree), _of_base(base_tree)
         here = os.path.relpath(start.resolve(), repo.resolve())
         options, suite, tests = _chosen(repo, start, said, own, head_tree)
@@ -158,12 +158,12 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
         if options.python:
             python, facts = find_interpreter(options.python, "--python")
             recipe = msgspec.structs.replace(recipe, python=(python, facts.python_version))
-        # Settings are read before the builds: a mistake in them then costs a second, not minutes.
+        # Read settings before building, so that a mistake in them costs a second, not minutes.
         messages = waivers.commit_messages(repo, chosen["base"], chosen["head"])
         accepted, limits = waivers.load(head_tree, messages, base_tree), thresholds.load(head_tree, base_tree)
         if (why := load_plugin(head_tree).unmeasurable(options.patterns)) is not None:
             raise CommandError(f"nothing was built, because nothing could be measured: {why.line}", NOT_MEASURED)
-        # Head's benchmarks run on both sides, each by head's requirements; a captured program by its own side's.
+        # Benchmarks are head's on both sides, with head's requirements; a captured program uses its own side's.
         of_base = with_tests(recipe, base_tree, tests, options) if options.kernels else recipe
         built = _build_with_pins(repo, chosen, {"base": of_base, "head": recipe}, say, note)
 
@@ -181,7 +181,7 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
                     return None
                 return old.listing(built["base"], base_tree, ready["base"], base_tree.parent / "list").discover()
             except SuiteError:
-                return None  # base has no suite that can be listed, so nothing was removed from it
+                return None  # base's suite cannot be listed, so nothing counts as removed
 
         ready = _ready({"base": base_tree, "head": head_tree}, chosen, built, builds, say)
         # A suite outside the repository is not part of any revision.
@@ -225,13 +225,13 @@ def _revisions(start: Path, out: Path, options: Options, say: Callable[[str], No
 def _chosen(
     repo: Path, start: Path, options: Options, own: GateSettings, tree: Path
 ) -> tuple[Options, str | None, tuple[str, ...]]:
-    """Return options, suite and tests by the caller and a side's settings, whose paths start at the top.
+    """Return options, suite and tests from the caller and a side's settings, whose paths are relative to the top.
 
-    Machine code in the settings does not stand in for the benchmarks that a tree has.
+    Machine code in the settings is compared in addition to a tree's benchmarks, not instead.
 
     Raises:
-        OptionError: When they contradict each other.
-        UnknownNameError: When tests are outside of the repository.
+        OptionError: They contradict each other.
+        UnknownNameError: Tests are outside the repository.
     """
     named, start = options.measures, start if options.measures else repo
     options = settings.chosen(options, own)
@@ -244,7 +244,7 @@ def _chosen(
 
 
 def _of_base(tree: Path) -> GateSettings:
-    """Return base's settings; none where they cannot be read, which head's may mend."""
+    """Return base's settings; empty ones if they cannot be read, since head may fix them."""
     try:
         return settings.load(tree)
     except settings.GateSettingsError:
@@ -252,7 +252,7 @@ def _of_base(tree: Path) -> GateSettings:
 
 
 def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> Differing:
-    """Return what would be one side's for both if it were imported from head's checkout, or from the repository."""
+    """Return the differing files, which no side may import from head's checkout or from the repository."""
     paths = differing_paths(repo, chosen) or {}
     return Differing((tree.resolve(), repo.resolve()), frozenset((*paths, *paths.values())))
 
@@ -260,7 +260,7 @@ def _differing(repo: Path, tree: Path, chosen: Mapping[SideName, Revision]) -> D
 def _measured(
     tree: Path, suite: str | None, tests: tuple[str, ...], options: Options, say: Callable[[str], None], here: str = ""
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return the suite and tests to measure: those that were named, else what the tree has, which is said.
+    """Return the suite and tests to measure: those named, or else what the tree has, which ``say`` reports.
 
     Raises:
         UnknownNameError: Nothing was named, and the tree has nothing to measure.
@@ -274,7 +274,7 @@ def _measured(
 
 
 def _same_files(folder: Path, other: Path) -> bool:
-    """Whether two folders hold the same files with the same contents, or two files are the same."""
+    """Whether two folders contain the same files with the same contents, or two files are equal."""
     if not folder.is_dir():
         return other.is_file() and folder.read_bytes() == other.read_bytes()
     names = [{path.relative_to(top) for path in top.rglob("*") if path.is_file()} for top in (folder, other)]
@@ -282,7 +282,7 @@ def _same_files(folder: Path, other: Path) -> bool:
 
 
 def _suite_in(repo: Path, start: Path, suite: str) -> str | None:
-    """Return the suite as a path relative to the repository, or an absolute one where it is outside of it."""
+    """Return the suite's path relative to the repository, or its absolute path if it is outside."""
     if not suite:
         return None
     for top in (start, repo, Path()):
@@ -290,14 +290,14 @@ def _suite_in(repo: Path, start: Path, suite: str) -> str | None:
         if path.exists():
             inside = path.is_relative_to(repo.resolve())
             return path.relative_to(repo.resolve()).as_posix() if inside else str(path)
-    return suite  # it may exist in the revision alone
+    return suite  # it may exist only in the revision
 
 
 def _test_in(repo: Path, start: Path, test: str) -> str:
-    """Return what ``--pytest`` names with its path relative to the repository.
+    """Return a ``--pytest`` argument with its path relative to the repository.
 
     Raises:
-        UnknownNameError: When it is outside of the repository.
+        UnknownNameError: It is outside the repository.
     """
     path, colons, name = test.partition("::")
     inside = _suite_in(repo, start, path) or "."
@@ -313,19 +313,19 @@ def _build_with_pins(
     say: Callable[[str], None],
     note: Callable[[str], None],
 ) -> dict[SideName, Environment]:
-    """Build both sides; where versions of asv's matrix, maybe of another Python, do not install, with any."""
+    """Build both sides; if the versions pinned in asv's matrix do not install, build without the pins."""
     try:
         return _build(repo, chosen, recipes, say)
     except MatrixPinError as error:
         pins = " and ".join(recipes["head"].pins)
-        note(f"asv's matrix asks for {pins}, which does not install here ({error}): both sides use what does")
+        note(f"asv's matrix pins {pins}, which does not install here ({error}): both sides use versions that do")
         return _build(repo, chosen, {side: recipe.without_pins() for side, recipe in recipes.items()}, say)
 
 
 def _build(
     repo: Path, chosen: Mapping[SideName, Revision], recipes: Mapping[SideName, Recipe], say: Callable[[str], None]
 ) -> dict[SideName, Environment]:
-    """Build both sides in the same way: if one has to go offline, both do."""
+    """Build both sides in the same way: if one must be built offline, both are."""
     started = time.monotonic()
     built: dict[SideName, Environment] = {}
     for side, revision in chosen.items():
@@ -350,7 +350,7 @@ def _ready(
     commands: Mapping[SideName, Sequence[str]],
     say: Callable[[str], None],
 ) -> Mapping[SideName, Path]:
-    """Return the folders that commands run in: the checkouts, or copies of them that were built."""
+    """Return the folders that commands run in: the checkouts, or built copies of them."""
     ready = {}
     for side, tree in trees.items():
         ready[side] = tree
@@ -406,7 +406,7 @@ def _existing(start: Path, out: Path, options: Options, say: Callable[[str], Non
 
 
 def _settings(suite: Path) -> Path | None:
-    """Return the nearest folder above a suite that contains ``.rocattn``."""
+    """Return the nearest folder above a suite with a ``.rocattn`` in it."""
     return next((folder for folder in (suite, *suite.parents) if (folder / ".rocattn").is_dir()), None)
 
 
@@ -415,9 +415,9 @@ def _name(revision: Revision) -> str:
 
 
 def _command(start: Path, options: Options, sides: Mapping[SideName, str], *, selection: bool = False) -> str:
-    """Return the command that compares two sides by the same rule, for the folder that the gate was started in.
+    """Return the command that compares two sides by the same rule, run from the folder that the gate started in.
 
-    ``selection`` adds which benchmarks, and whether it is quick.
+    ``selection`` adds the choice of benchmarks, and ``--quick``.
     """
     words = ["rocattn", "gate", "run"]
     if sides:
@@ -453,7 +453,7 @@ def _facts(environment: Environment, revision: Revision | None) -> SideFacts:
 
 @contextlib.contextmanager
 def out_errors(out: Path) -> Iterator[None]:
-    """Turn a disk or folder that takes no files into one line.
+    """Turn a failure to write into a one-line error.
 
     Raises:
         RocattnError: Names the folder and the cause.

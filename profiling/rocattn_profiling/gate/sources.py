@@ -1,6 +1,6 @@
-"""What a run measures: an asv suite, tests of pytest-benchmark, commands, or several of these, each by its launcher.
+"""What a run measures: an asv suite, pytest-benchmark tests, commands, or several of these, each with its launcher.
 
-What is measured where nobody names it is found here, too: ``gate init``, ``run`` and ``selftest`` take the same.
+This module also discovers what to measure if the user names nothing: ``gate init``, ``run`` and ``selftest`` agree.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ if TYPE_CHECKING:
     from rocattn_profiling.revisions.environments import Environment
 
 _NEEDED = ["pytest", "pytest-benchmark"]
-_NAMED = 4  # folders in an error
-# Before a file is parsed: what a benchmark of each kind cannot do without.
+_NAMED = 4  # maximum folders in an error
+# Text that every benchmark of a kind must contain, searched before a file is parsed.
 _MAY_HOLD = {"asv": re.compile(rb"def (time|timeraw|mem|peakmem|track)_"), "pytest": re.compile(rb"\bbenchmark\b")}
 _MARKER = re.compile(rb"\bmark\.benchmark\b")  # CodSpeed's
-_TESTS = ("*test*.py", "*bench*.py", "*perf*.py")  # and what the project's pytest collects
+_TESTS = ("*test*.py", "*bench*.py", "*perf*.py")  # in addition to what the project's pytest collects
 
 
 class CombinedLauncher:
-    """Several launchers of one side as one.
+    """Combines several launchers of one side.
 
     Args:
         launchers: At least one.
-        places: Name of a benchmark -> its launcher's place among them. One for both sides: head's cases are tried on
-            base even where base does not list them.
+        places: Benchmark name -> index of its launcher. Both sides share this dict: head's cases are tried on base
+            even if base does not list them.
     """
 
     def __init__(self, launchers: Sequence[CaseLauncher], places: dict[str, int]) -> None:
@@ -66,7 +66,7 @@ class CombinedLauncher:
         self.environment = launchers[-1].environment
 
     def discover(self) -> Suite:
-        """List the benchmarks of all of them."""
+        """List the benchmarks of all launchers."""
         suites = [launcher.discover() for launcher in self._launchers]
         for place, suite in enumerate(suites):
             self._places.update({benchmark.name: place for benchmark in suite.benchmarks})
@@ -86,7 +86,7 @@ class CombinedLauncher:
         )
 
     def end_server(self) -> None:
-        """End what any of them kept."""
+        """End the launchers' server processes."""
         for launcher in self._launchers:
             launcher.end_server()
 
@@ -97,7 +97,7 @@ class CombinedLauncher:
     def loaded(
         self, name: str, label: str, trace: Sequence[str] = (), *, module: str = "", within_s: float = math.inf
     ) -> Loaded | None:
-        """Return what a benchmark loads, by its launcher."""
+        """Return what a benchmark loads, using its launcher."""
         return self._launcher(name).loaded(name, label, trace, module=module, within_s=within_s)
 
     def _launcher(self, name: str) -> CaseLauncher:
@@ -108,11 +108,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """The sources of a run, and how the project is built for them.
 
     Attributes:
-        config: Of asv, or the usual one of a project that has none.
+        config: asv's configuration, or a default one for a project without it.
         suite: Whether the asv suite is measured.
         tests: Test folders, files and node ids, relative to the tree.
-        commands: As a shell takes them.
-        reports: Where each of these reports results, None for one that is timed; none where all are.
+        commands: The commands, in shell syntax.
+        reports: Where each command reports results, None for one that is timed; empty if all are timed.
     """
 
     config: Config
@@ -123,7 +123,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> str:
-        """The suite's folder, or else that of the first tests named; "" for commands alone."""
+        """The suite's folder, or else that of the first tests; "" with commands only."""
         return self.config.benchmark_dir if self.suite else next((test.partition("::")[0] for test in self.tests), "")
 
     def launchers(
@@ -134,11 +134,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         differing: Differing | None = None,
         ready: Mapping[SideName, Path] | None = None,
     ) -> dict[SideName, CaseLauncher]:
-        """Return both sides' launchers: suite and tests are head's, and commands run in a side's own tree.
+        """Return both sides' launchers: both use head's suite and tests; commands run in each side's own tree.
 
         Args:
             sides: The environments.
-            trees: The checkouts; for existing environments, twice the folder that paths are relative to.
+            trees: The checkouts; for existing environments, both are the folder that paths are relative to.
             scratch: A folder for working files.
             differing: What differs between the sides; None for existing environments.
             ready: Where commands run, if not in the checkouts.
@@ -150,7 +150,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         }
 
     def without_commands(self, others: Sources) -> Sources:
-        """Return these sources without the commands that others have, and report, too."""
+        """Return these sources without the commands that ``others`` also has and reports in the same way."""
         known = set(zip(others.commands, others.reports or repeat(None), strict=False))
         left = [each for each in zip(self.commands, self.reports or repeat(None), strict=False) if each not in known]
         return msgspec.structs.replace(
@@ -158,7 +158,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def listing(self, side: Environment, tree: Path, ready: Path, scratch: Path) -> CaseLauncher:
-        """Return a launcher that lists a side's own suite and tests of its tree; commands run where that is ready."""
+        """Return a launcher that lists the suite and tests in a side's own tree; commands run in ``ready``."""
         return self._launcher(side, tree, ready, scratch, {}, None)
 
     def _launcher(
@@ -190,29 +190,29 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
                 ReportLauncher(python, own_tree, [*reporting], scratch, variables, reports=[*reporting.values()])
             )
         timed = [command for command in self.commands if command not in reporting]
-        if timed or not launchers:  # of no command, where nothing is timed
+        if timed or not launchers:  # without any source, a launcher of no commands
             launchers.append(CommandLauncher(python, own_tree, timed, scratch, variables))
         return launchers[0] if len(launchers) == 1 else CombinedLauncher(launchers, places)
 
     def shared(self, tree: Path) -> list[Path]:
-        """Return the folders and files that both sides share, in a tree."""
+        """Return the folders and files in a tree that both sides share."""
         suite = [tree / self.config.benchmark_dir] if self.suite else []
         return [*suite, *(tree / test.partition("::")[0] for test in self.tests)]
 
     def digests(self, tree: Path) -> list[str]:
-        """Return what identifies the files of a run that has no revision: of suite, tests, and files in commands."""
+        """Return digests of suite, tests and files in commands; they identify a run that has no revision."""
         words = [tree / word for command in self.commands for word in command.split()]
         paths = [*self.shared(tree), *(path for path in words if path.is_file())]
         return [folder_digest(path) if path.is_dir() else str(path.stat().st_mtime_ns) for path in paths]
 
 
 class Discovery(NamedTuple):
-    """What is measured.
+    """Benchmarks discovered in a tree.
 
     Attributes:
         suite: A folder of asv benchmarks, relative to the tree; None for the tree's asv.conf.json, and for tests.
-        tests: Folders and files of tests with pytest-benchmark, likewise.
-        configured: Whether the suite is that of an asv.conf.json.
+        tests: Folders and files of pytest-benchmark tests, relative to the tree.
+        configured: Whether the suite belongs to an asv.conf.json.
     """
 
     suite: str | None = None
@@ -220,13 +220,13 @@ class Discovery(NamedTuple):
     configured: bool = False
 
     def suite_in(self, tree: Path) -> str:
-        """Return the suite by its name; "" for tests."""
+        """Return the suite's name; "" for tests."""
         usual = () if self.tests else usual_files(tree)
         return self.suite or next((path.relative_to(tree).as_posix() for path in usual), "")
 
     @property
     def what(self) -> str:
-        """The same in words; empty for an asv.conf.json in a usual place."""
+        """A description for messages; empty for an asv.conf.json in a usual place."""
         if self.tests:
             return f"the pytest-benchmark tests in {' and '.join(self.tests)}"
         return f"the asv benchmarks in {self.suite}" if self.suite else ""
@@ -239,7 +239,7 @@ class Discovery(NamedTuple):
 
 
 def discover(tree: Path, here: str = "") -> Discovery:
-    """Return what a tree has: an asv.conf.json, else a usual folder of asv benchmarks, else pytest-benchmark tests.
+    """Return a tree's asv.conf.json, or else a usual folder of asv benchmarks, or else pytest-benchmark tests.
 
     Arguments and errors: see `discover_all`.
     """
@@ -247,15 +247,15 @@ def discover(tree: Path, here: str = "") -> Discovery:
 
 
 def discover_all(tree: Path, here: str = "", *, needed: bool = True) -> Iterator[Discovery]:
-    """Yield what a tree has of each kind: an asv.conf.json or a usual folder of asv benchmarks, then tests.
+    """Yield a tree's benchmarks of each kind: an asv.conf.json or a usual folder of asv benchmarks, then tests.
 
     Args:
         tree: A checkout.
-        here: The folder of it that the user is in, relative to it: its own configuration goes first.
-        needed: Whether there must be any.
+        here: The user's current folder, relative to the tree: a configuration there takes precedence.
+        needed: Whether finding nothing is an error.
 
     Raises:
-        UnknownNameError: There is nothing of this, or there are several configurations.
+        UnknownNameError: There are no benchmarks, or several configurations.
     """
     if (suite := _suite_of(tree, here)) is not None:
         yield suite
@@ -298,7 +298,7 @@ def _why_nothing(tree: Path) -> str:
 
 
 def _tests_of(tree: Path) -> list[str]:
-    """Return folders in which pytest collects all tests with the fixture, and files that it collects only by name."""
+    """Return the folders where pytest collects all tests with the fixture, and files that it collects only by name."""
     names: dict[Path, PytestNames] = {}
     collected, others = list[Path](), list[Path]()
     patterns = dict.fromkeys((*_TESTS, *(f"*{pattern.lstrip('*')}" for pattern in PytestNames.of(tree, tree).files)))
@@ -310,7 +310,7 @@ def _tests_of(tree: Path) -> list[str]:
 
 
 def own_files(tree: Path, *patterns: str) -> Iterator[Path]:
-    """Yield a tree's own files, in order: not what git ignores; outside of a repository, those near the top."""
+    """Yield a tree's files in order, without those git ignores; outside a repository, only files near the top."""
     try:
         listed = revisions.git(tree, "ls-files", "-z", "-co", "--exclude-standard", "--", *patterns)
     except revisions.RevisionError:
@@ -321,7 +321,7 @@ def own_files(tree: Path, *patterns: str) -> Iterator[Path]:
 
 
 def _holds(path: Path, kind: str, names: PytestNames | None = None) -> bool:
-    """Whether a file's source shows benchmarks of a kind."""
+    """Whether a file's source contains benchmarks of a kind."""
     content = _content(path)
     return _MAY_HOLD[kind].search(content) is not None and shows(content, kind, names)
 
@@ -329,12 +329,12 @@ def _holds(path: Path, kind: str, names: PytestNames | None = None) -> bool:
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
-    except OSError:  # removed without telling git, or a link to nowhere
+    except OSError:  # deleted but still tracked, or a broken link
         return b""
 
 
 def _enclosing(tests: Iterable[Path]) -> list[str]:
-    """Return the nearest folder that holds all tests; where only the tree's top does, the folders and files below."""
+    """Return the deepest folder with all tests; if that is the tree's top, the folders and files directly below."""
     tests = list(tests)
     common = os.path.commonpath([test.parent for test in tests])
     if common:
@@ -343,17 +343,17 @@ def _enclosing(tests: Iterable[Path]) -> list[str]:
 
 
 def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], options: Options) -> Sources:
-    """Return what to measure: the asv suite, unless only something else was named.
+    """Return what to measure: the asv suite, unless the options name only something else.
 
     Args:
         tree: Head's checkout, or the folder that paths are relative to.
         suite: As in `read_config`.
-        tests: What ``--pytest`` named, relative to the tree.
-        options: For the commands and the requirements.
+        tests: The ``--pytest`` arguments, relative to the tree.
+        options: The commands and the requirements.
 
     Raises:
-        UnknownNameError: When something that was named is not there.
-        SuiteError: When it cannot be read.
+        UnknownNameError: Something named does not exist.
+        SuiteError: The suite cannot be read.
     """
     only = bool(tests or options.commands or options.times_nothing) and suite is None
     config = read_config(tree, suite) if not only or usual_files(tree) else _usual(tree, tests)
@@ -372,17 +372,17 @@ def choose_sources(tree: Path, suite: str | None, tests: tuple[str, ...], option
 
 
 def with_tests(recipe: Recipe, tree: Path, tests: tuple[str, ...], options: Options) -> Recipe:
-    """Return a recipe with what tests, or a program whose kernels are captured, need by a tree's own files."""
+    """Return a recipe with the requirements in the tree's files for tests, or for a program with captured kernels."""
     places = [tree / test.partition("::")[0] for test in tests]
     wanted = wanted_by_tests(tree, tree / recipe.subdir, options.requirements, places)
     return msgspec.structs.replace(recipe, tests=[*(_NEEDED if tests else []), *wanted])
 
 
 def _usual(tree: Path, tests: tuple[str, ...]) -> Config:
-    """Return the configuration of a project without one.
+    """Return a default configuration for a project without one.
 
-    What is built is the member of a workspace that the tests are in, with the members that it needs; else the project
-    at the top of the tree, else the nearest to the tests; all members where the tests are in none.
+    It builds the workspace member that contains the tests, with the members it needs. Otherwise it builds the project
+    at the top of the tree, or else the one nearest to the tests; if the tests are in no project, all members.
     """
     first = tree.joinpath(*(test.partition("::")[0] for test in tests[:1]))
     above = [folder for folder in (first, *first.parents) if folder.is_relative_to(tree)]
@@ -399,10 +399,10 @@ def _usual(tree: Path, tests: tuple[str, ...]) -> Config:
 
 
 def check_installed(tree: Path, sources: Sources, sides: Mapping[SideName, Environment]) -> None:
-    """Refuse environments without the project whose tests are run: both sides would import the tests' own checkout.
+    """Reject environments without the tests' project: both sides would import the code in the tests' checkout.
 
     Raises:
-        SuiteError: Names the environment, and the package that it lacks.
+        SuiteError: Names the environment, and the missing package.
     """
     project = Groups(tree / sources.config.recipe.subdir).project if sources.tests else ""
     for side, environment in sides.items():

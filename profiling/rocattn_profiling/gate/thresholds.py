@@ -1,7 +1,7 @@
-"""Thresholds by benchmark, from one file in the gated repository: ``.rocattn/thresholds.toml``.
+"""Thresholds per benchmark, from the gated repository's file ``.rocattn/thresholds.toml``.
 
-The first table whose pattern matches applies; keys that it omits keep the run's values. The reader of TOML tables at
-the end of this module also reads waivers.
+The first table whose pattern matches applies; keys that it omits keep the run's values. The functions at the end of
+this module that read TOML tables also read waivers.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _FLOOR = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>\S+)")
 
 
 class ThresholdError(RocattnError):
-    """Raised when the file of thresholds is malformed; names file and line."""
+    """Raised if the thresholds file is malformed; names file and line."""
 
 
 class Threshold(msgspec.Struct, frozen=True, kw_only=True):
     """Settings for the benchmarks that a pattern matches.
 
     Attributes:
-        benchmark: A label as it is, or a pattern with ``*`` and ``?`` for whole labels.
+        benchmark: A label, or a pattern with ``*`` and ``?`` that matches whole labels.
         metric: Only entries of this metric; empty for any.
-        tolerance: Relative change that a pass of these benchmarks excludes; None for the run's.
+        tolerance: Relative change that a pass of these benchmarks excludes; None for the run's tolerance.
         floor: Absolute change that is too small to matter, in ``unit``; 0 for none.
-        unit: Unit of the floor as written: a time, a size, or the benchmark's own.
-        rounds: Most rounds, if fewer than the run's; 0 for the run's.
-        gate: Whether it is judged, not only shown.
+        unit: The floor's unit as written: a unit of time or size, or the benchmark's unit.
+        rounds: Maximum rounds, if fewer than the run's; 0 for the run's.
+        gate: Whether the benchmark is judged, not only shown.
         source: File and line.
     """
 
@@ -71,31 +71,31 @@ class Threshold(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it applies to this benchmark."""
         if self.metric not in {"", metric}:
             return False
-        # Brackets in a pattern are literal, because labels contain them; a label with a star matches itself.
+        # Brackets in a pattern are literal, because labels contain them. A label with a star matches itself.
         return label == self.benchmark or fnmatchcase(label, self.benchmark.replace("[", "[[]"))
 
 
 class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All thresholds in the file's order; ``changed`` is whether base's differ."""
+    """All thresholds in file order; ``changed`` is whether base's differ."""
 
     rows: list[Threshold] = []
     changed: bool = False
 
     def find(self, label: str, metric: str) -> Threshold | None:
-        """Return the first that matches."""
+        """Return the first matching threshold."""
         return next((row for row in self.rows if row.matches(label, metric)), None)
 
     def policy_for(self, label: str, metric: str, policy: Policy, unit: str = "") -> Policy:
-        """Return the policy for one benchmark: the run's, with what its threshold sets.
+        """Return one benchmark's policy: the run's policy with its threshold applied.
 
         Args:
-            label: With the parameters.
+            label: The benchmark with its parameters.
             metric: "time", "mem", "peakmem" or "track".
-            policy: The run's.
-            unit: Of a tracked value; times are in ns, memory in bytes.
+            policy: The run's policy.
+            unit: The unit of a tracked value; times are in ns, memory in bytes.
 
         Raises:
-            ThresholdError: When the floor is in a unit that is not the benchmark's.
+            ThresholdError: The floor's unit is not the benchmark's.
         """
         row = self.find(label, metric)
         if row is None:
@@ -110,44 +110,44 @@ class ThresholdTable(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(policy, looks=looks, tolerance=chosen, floor=max(policy.floor, floor))
 
     def apply(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Return the entries with the thresholds that were used; those with ``gate = false`` become "ungated"."""
+        """Return the entries with the thresholds that applied; ``gate = false`` makes them "ungated"."""
         return [self._applied(entry) for entry in entries]
 
     def _applied(self, entry: Entry) -> Entry:
         row = self.find(entry.label, entry.metric)
         if row is None or entry.status not in JUDGED:
             return entry
-        if row.gate:  # of an exact metric it sets nothing
+        if row.gate:  # nothing else applies to an exact metric
             return entry if entry.metric in EXACT else msgspec.structs.replace(entry, rule=row.text())
         return msgspec.structs.replace(
             entry, status="ungated", reason=f"shown, not judged: {row.source} has gate = false"
         )
 
     def notes(self, entries: Sequence[Entry], *, narrowed: bool = False) -> list[str]:
-        """Return notes: that the change edits its own thresholds, and patterns that match nothing.
+        """Return notes on changes to the thresholds file and on patterns that match nothing.
 
         Args:
             entries: Every benchmark and exact metric.
-            narrowed: Whether the run left out benchmarks, which a pattern may match.
+            narrowed: Whether the run left out benchmarks that a pattern may match.
         """
         notes = [f"this change edits {FILE}: the thresholds in it are head's"] if self.changed else []
         if not narrowed:
             used = {id(self.find(entry.label, entry.metric)) for entry in entries}
-            # Unchanged exact metrics have no entry that a pattern could match.
+            # A pattern may be for unchanged exact metrics, which have no entry.
             idle = [row for row in self.rows if id(row) not in used and row.metric not in EXACT]
             notes += [f"{row.source}: {row.benchmark!r} applies to no benchmark" for row in idle]
         return notes
 
 
 def load(tree: Path | None, base: Path | None = None) -> ThresholdTable:
-    """Read the thresholds of a head.
+    """Read head's thresholds.
 
     Args:
-        tree: Head's files; None where there is no repository.
-        base: Base's files, to see whether the change edits the thresholds.
+        tree: Head's files; None without a repository.
+        base: Base's files, to detect whether the change edits the thresholds.
 
     Raises:
-        ThresholdError: When the file is malformed.
+        ThresholdError: The file is malformed.
     """
     if tree is None:
         return ThresholdTable()
@@ -192,7 +192,7 @@ def _threshold(row: dict[str, Any], source: str) -> Threshold:
 
 
 def check_limits(row: Mapping[str, Any], source: str, error: type[RocattnError]) -> None:
-    """Refuse a tolerance or a number of rounds that no run can have.
+    """Reject a tolerance or number of rounds that is out of range.
 
     Raises:
         RocattnError: Of the class ``error``.
@@ -218,7 +218,7 @@ def _floor(text: object, source: str) -> tuple[float, str]:
 
 
 def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
-    """Return a floor in ns for times, in bytes for memory, else as written."""
+    """Return a floor in ns for times, in bytes for memory, otherwise as written."""
     if not row.floor:
         return 0.0
     if metric == "time" or (metric == "track" and unit in TIMES):
@@ -234,15 +234,15 @@ def _converted(row: Threshold, metric: str, unit: str, label: str) -> float:
 
 
 def read_toml(tree: Path, file: str, error: type[RocattnError]) -> tuple[dict[str, Any], str]:
-    """Read a file of settings.
+    """Read a settings file.
 
     Args:
         tree: A checkout.
-        file: Path of the file in it.
-        error: Class of the exception for a file that is not TOML.
+        file: The file's path in it.
+        error: The exception class for a file that is not TOML.
 
     Returns:
-        Its content, and its text; both empty where there is no such file.
+        Its parsed content and its text; both empty if there is no such file.
     """
     try:
         text = (tree / file).read_text(encoding="utf-8-sig")
@@ -256,21 +256,21 @@ def read_toml(tree: Path, file: str, error: type[RocattnError]) -> tuple[dict[st
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as problem:
         raise error(f"{file}: {problem}") from problem
-    except (ValueError, RecursionError) as problem:  # brackets without end, or a number of thousands of digits
+    except (ValueError, RecursionError) as problem:  # endless nesting, or a number with thousands of digits
         raise error(f"{file} cannot be read: a value in it is too long or too deep") from problem
 
 
 def read_tables(tree: Path, file: str, name: str, error: type[RocattnError]) -> list[tuple[dict[str, Any], str]]:
-    """Read a file of settings that is one TOML array of tables, with file and line of each table.
+    """Read a settings file that is one TOML array of tables, with file and line of each table.
 
     Args:
         tree: A checkout.
-        file: Path of the file in it.
-        name: Name of the array; the file may contain nothing else.
-        error: Class of the exception for a file that is not that.
+        file: The file's path in it.
+        name: The array's name; the file may contain nothing else.
+        error: The exception class for a file in another form.
 
     Returns:
-        (Table, "file:line") pairs; empty where there is no such file.
+        (Table, "file:line") pairs; empty if there is no such file.
     """
     content, text = read_toml(tree, file, error)
     rows = content.pop(name, [])
@@ -282,7 +282,7 @@ def read_tables(tree: Path, file: str, name: str, error: type[RocattnError]) -> 
 
 
 def _line_numbers(text: str, name: str, count: int) -> list[int]:
-    """Return the line on which each table begins; 1 for all where the headers cannot be matched to tables."""
+    """Return the line on which each table begins; 1 for all if headers and tables cannot be matched."""
     header = re.compile(rf"\s*\[\[\s*{name}\s*\]\]")
     lines = [number for number, line in enumerate(text.splitlines(), 1) if header.match(line)]
     return lines if len(lines) == count else [1] * count
@@ -291,7 +291,7 @@ def _line_numbers(text: str, name: str, count: int) -> list[int]:
 def check_keys(
     row: Mapping[str, Any], source: str, known: Collection[str], needed: Collection[str], error: type[RocattnError]
 ) -> None:
-    """Refuse a table with an unknown key, which would have no effect, or without a required one.
+    """Reject a table with an unknown key, which would have no effect, or without a required one.
 
     Raises:
         RocattnError: Of the class ``error``.
@@ -303,7 +303,7 @@ def check_keys(
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a number that fits a float. TOML's integers are unbounded, and booleans do not count."""
+    """Whether a value is a number that fits a float: TOML integers are unbounded, and booleans do not count."""
     try:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
     except OverflowError:
@@ -311,7 +311,7 @@ def is_number(value: object) -> bool:
 
 
 def check_metric(metric: str, source: str, error: type[RocattnError]) -> None:
-    """Refuse a metric that no entry of a verdict can have.
+    """Reject a metric that no entry of a verdict can have.
 
     Raises:
         RocattnError: Of the class ``error``.

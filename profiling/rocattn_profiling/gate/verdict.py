@@ -1,4 +1,4 @@
-"""GateResult: the verdict that JSON, text and pages are made from, and its exit status."""
+"""Entries for measured cases, and reading and writing the verdict as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Schema(msgspec.Struct):
 
 
 def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
-    """Return an entry for each measured case."""
+    """Return an entry for each case."""
     decisions = {decision.id: decision for decision in session.decision.decisions}
     pairs = {pair.id: pair for pair in session.pairs}
     unreached = set(session.unreached)
@@ -44,11 +44,11 @@ def entries_of(cases: Sequence[Case], session: SessionResult) -> list[Entry]:
 def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, float] | None) -> Entry:
     why = ungated(case)
     base, head = levels or (None, None)
-    if levels and case.benchmark.better == "larger":  # its launches hold the time of one
+    if levels and case.benchmark.better == "larger":  # its launches record the inverse: the time per unit
         base, head = 1 / levels[0], 1 / levels[1]
     return _entry(
         case,
-        "ungated" if why else decision.verdict,  # type: ignore[arg-type]  # the verdicts are a part of Status
+        "ungated" if why else decision.verdict,  # type: ignore[arg-type]  # verdicts are a subset of Status
         unit=pair.a.unit,
         decision=decision,
         base=base,
@@ -61,7 +61,7 @@ def _judged(case: Case, pair: Pair, decision: Decision, levels: tuple[float, flo
 
 
 def ungated(case: Case) -> str:
-    """Return why a benchmark's values are shown and not judged: no one knows, or asv has it wrong, what is better."""
+    """Return why values are shown but not judged: the better direction is unknown, or asv assumes the wrong one."""
     benchmark = case.benchmark
     if benchmark.better == "unknown":
         return undirected(benchmark.unit)
@@ -97,16 +97,16 @@ def _unjudged(case: Case, outcomes: dict[SideName, Outcome]) -> Entry:
 
 
 def write(result: GateResult, path: Path) -> Path:
-    """Write the verdict alone, as JSON.
+    """Write only the verdict, as JSON.
 
     Raises:
-        RocattnError: When the folder or disk does not take it.
+        RocattnError: The file cannot be written.
     """
     return write_text(path, to_json(result))
 
 
 def to_json(result: GateResult) -> str:
-    """Return the verdict as JSON, which `read` reads and every other form is made from."""
+    """Return the verdict as JSON, which `read` reads and from which every other form is made."""
     return msgspec.json.format(msgspec.json.encode(result), indent=1).decode() + "\n"
 
 
@@ -114,12 +114,12 @@ def read(path: Path) -> GateResult:
     """Read a verdict.
 
     Raises:
-        RocattnError: When it is missing, not a regular file, or not a verdict of this schema.
+        RocattnError: It is missing, not a regular file, or not a verdict of this schema.
     """
     try:
         with open_regular(path) as file:
             data = file.read()
-        # Checked first, because a verdict of another schema may lack fields of this one.
+        # Check this first, because a verdict of another schema may lack fields of this one.
         schema = decoded(data, _Schema).schema
         if schema != SCHEMA:
             raise RocattnError(of_other_schema(path, schema, SCHEMA))

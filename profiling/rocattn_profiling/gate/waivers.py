@@ -1,8 +1,8 @@
 """Waivers: which regressions are accepted, by whom, how large, and until when.
 
-They are in the gated repository's ``.rocattn/waivers.toml``, or for one change in a commit's trailer. A waiver accepts
-one benchmark, metric and architecture, named exactly. It widens no threshold and moves no baseline, and what it accepts
-is shown. A waiver that expired or is no longer needed fails the gate, since a rotting list hides the next regression.
+They are in the gated repository's ``.rocattn/waivers.toml`` or, for a single change, in a commit trailer. A waiver
+accepts one benchmark, metric and architecture, named exactly. It widens no threshold and moves no baseline, and what it
+accepts is shown. An expired or unneeded waiver fails the gate, since a stale list hides the next regression.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ _TEXTS = ("benchmark", "metric", "arch", "issue", "reason", "author")
 _NEEDED = ("benchmark", "metric", "ceiling", "expires", "issue", "reason")
 _TRAILER = re.compile(r"^rocattn-accept[ \t]*:[ \t]*(.*(?:\n[ \t]+\S.*)*)$", re.IGNORECASE | re.MULTILINE)
 _INDENTED = re.compile(r"^[ \t>]+rocattn-accept[ \t]*:", re.IGNORECASE | re.MULTILINE)
-# A label may contain " | " itself: it ends where the rest first reads as metric, ceiling and reason.
+# A label may contain " | ": it ends where the rest first parses as metric, ceiling and reason.
 _ACCEPTED = re.compile(
     rf"(?P<label>.+?) \| (?:(?P<metric>{'|'.join((*METRICS, CAUSE))})(?: (?P<arch>gfx\w+))? \| (?P<ceiling>[\d.]+|inf)"
     r"|(?P<gone>removed)) \| (?P<reason>.+)"
 )
 
-REMOVED = "removed"  # in the place of a metric: of benchmarks that head no longer has
+REMOVED = "removed"  # in place of a metric: benchmarks that head removed
 _GONE = frozenset({"removed", "missing"})
-_LONGEST = 300  # characters of a line to copy
+_LONGEST = 300  # maximum characters of a line to copy
 _NO_WORSE = "it did not get worse"
 
 
 class WaiverError(RocattnError):
-    """Raised when the file of waivers is malformed; names file and line."""
+    """Raised if the waivers file is malformed; names file and line."""
 
 
 class Waiver(msgspec.Struct, frozen=True, kw_only=True):
-    """One accepted regression, or benchmarks that a change accepts to be gone.
+    """One accepted regression, or an accepted removal of benchmarks.
 
     Attributes:
         benchmark: The label of the benchmark (with its parameters) or exact metric.
-        metric: As in `Entry.metric`, or "removed"; ``arch`` likewise, empty for what has none.
+        metric, arch: As in `Entry`; ``metric`` can also be "removed" or "cause".
         ceiling: Largest accepted ratio head / base; infinity also accepts a regression without a ratio.
-        expires: The last day it is valid; None for a trailer, which is valid for its change.
+        expires: The last day on which it is valid; None for a trailer, which is valid for its change.
         issue: Where the regression is tracked; empty for a trailer.
-        reason, author: For readers.
+        reason, author: Information for readers.
         source: File and line, or commit.
         added: Whether this change added it.
     """
@@ -79,7 +79,7 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
         return self.benchmark, self.metric, self.arch
 
     def accepts(self, entry: Entry) -> bool:
-        """Whether it covers this regression: by its name, or by the place of its cause, which exact metrics lack."""
+        """Whether it covers this regression, by name or by its cause's location (not for exact metrics)."""
         if entry.status in _GONE or self.metric == REMOVED:
             return entry.status in _GONE and self.metric == REMOVED and _belongs(entry.label, self.benchmark)
         if self.metric == CAUSE and entry.metric not in EXACT and entry.place is not None:
@@ -106,34 +106,34 @@ class Waiver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaiverTable(msgspec.Struct, frozen=True, kw_only=True):
-    """All waivers of a head; ``notes`` lists what could not be read as one."""
+    """All of head's waivers; ``notes`` lists what could not be parsed as one."""
 
     rows: list[Waiver] = []
     notes: list[str] = []
 
     def waived(self, label: str, metric: str, arch: str = "", today: dt.date | None = None) -> str:
-        """Return reason and issue if such a regression is accepted, whatever its size; empty if not."""
+        """Return reason and issue if such a regression is accepted at some size; empty if not."""
         today = today or utc_today()
         texts = [w.text() for w in self.rows if w.key == (label, metric, arch) and not _expired(w, today)]
         return texts[0] if texts else ""
 
 
 def utc_today() -> dt.date:
-    """Return today's date, by which waivers expire."""
+    """Return today's date in UTC, which decides whether a waiver has expired."""
     return dt.datetime.now(dt.UTC).date()
 
 
 def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path | None = None) -> WaiverTable:
-    """Read the waivers of a head.
+    """Read head's waivers.
 
     Args:
-        tree: Head's files; None where there is no repository.
-        messages: (Commit, message) of every commit of the change, the newest first; see `commit_messages`. Of several
-            trailers for one benchmark the last counts.
+        tree: Head's files; None without a repository.
+        messages: (Commit, message) of every commit in the change, newest first; see `commit_messages`. If several
+            trailers name one benchmark, the last counts.
         base: Base's files; a waiver that is not in them was added by this change.
 
     Raises:
-        WaiverError: When the file is malformed.
+        WaiverError: The file is malformed.
     """
     own = _read(tree) if tree is not None else []
     if base is not None:
@@ -147,10 +147,10 @@ def load(tree: Path | None, messages: Iterable[tuple[str, str]] = (), base: Path
 
 
 def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[str, str]]:
-    """Return (short hash, message) of the commits that head adds to base, newest first; none for uncommitted changes.
+    """Return (short hash, message) of head's commits since base, newest first; none for uncommitted changes.
 
     Raises:
-        RevisionError: When git cannot list them.
+        RevisionError: Git cannot list them.
     """
     if head.dirty:
         return []
@@ -162,10 +162,11 @@ def commit_messages(repo: Path, base: Revision, head: Revision) -> list[tuple[st
 
 
 def trailer(entries: Sequence[Entry]) -> str:
-    """Return the line of a commit message that accepts measured regressions of one cause, but for its reason.
+    """Return the commit-message line that accepts measured regressions with one cause, except for its reason.
 
-    Its ceiling is the upper end of the highest interval, since the next run measures another ratio. Of several entries
-    it names the cause: empty where none has a place. Of benchmarks that are gone it names what their names begin with.
+    Its ceiling is the upper end of the highest interval, since the next run will measure a different ratio. For several
+    entries it names the cause's location, or the first entry if there is none; for removed benchmarks, the common
+    prefix of their names.
     """
     if entries and all(entry.status in _GONE for entry in entries):
         names = sorted({entry.name for entry in entries})
@@ -185,7 +186,7 @@ def trailer(entries: Sequence[Entry]) -> str:
 
 
 def _copied(label: str, rest: str) -> str:
-    """Return a trailer; empty for a label that is too long to copy, or is read otherwise: it would accept nothing."""
+    """Return a trailer; empty if it is too long to copy or would not parse back to the label."""
     line = f"Rocattn-Accept: {label} | {rest}"
     read = [waiver.benchmark for waiver in _trailers([("", line)])[0]]
     shown = line.isprintable() and " ".join(line.split()) == line and len(line) <= _LONGEST
@@ -203,13 +204,13 @@ def _ceiling(ratio: float | None) -> str:
 def apply(
     entries: Sequence[Entry], table: WaiverTable, today: dt.date, *, narrowed: bool = False
 ) -> tuple[list[Entry], list[str]]:
-    """Turn accepted regressions into "waived", and check that the waivers are valid and needed.
+    """Mark accepted regressions as "waived", and check that the waivers are valid and needed.
 
     Args:
         entries: Every benchmark and exact metric of this run.
         table: The waivers.
-        today: The day by which they expire.
-        narrowed: Whether the run left out benchmarks, which may exist although it did not measure them.
+        today: The date that decides which have expired.
+        narrowed: Whether the run left out benchmarks, so that a waiver's benchmark may exist without an entry.
 
     Returns:
         The entries, and a line for each waiver that has expired or is not needed.
@@ -226,7 +227,7 @@ def apply(
             after.append(_passed_over(entry, table.rows))
     problems = [f"{w.source}: the waiver of {w.title} expired on {w.expires}" for w in table.rows if _expired(w, today)]
     for waiver in table.rows:
-        # A trailer lasts for one change: it cannot rot, and a fix in a later commit must not turn the gate red.
+        # A trailer applies to one change: it cannot go stale, and a fix in a later commit must not turn the gate red.
         if waiver.expires is None or _expired(waiver, today):
             continue
         if why := _unused(waiver, entries, narrowed=narrowed):
@@ -248,7 +249,7 @@ def _accept(entry: Entry, waivers: list[Waiver]) -> Entry:
 
 
 def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
-    """Add to a regression's reason which waiver was probably meant for it, and why it does not match."""
+    """Add to a regression's reason the waiver that was probably meant for it, and why it does not match."""
     meant = next((w for w in waivers if w.benchmark == entry.name or _alike(w.benchmark) == _alike(entry.label)), None)
     if meant is None:
         return entry
@@ -264,7 +265,7 @@ def _passed_over(entry: Entry, waivers: Sequence[Waiver]) -> Entry:
 
 
 def _alike(label: str) -> str:
-    """Return a label without case, spaces and quotes, which are easily written differently."""
+    """Return a label without case, spaces and quotes, in which typos are common."""
     return re.sub(r"[\s'\"]", "", label).casefold()
 
 
@@ -277,20 +278,20 @@ def _expired(waiver: Waiver, today: dt.date) -> bool:
 
 
 def _unused(waiver: Waiver, entries: Sequence[Entry], *, narrowed: bool) -> str:
-    """Return why a waiver is not needed; empty if it is, or if this run cannot tell."""
+    """Return why a waiver is not needed; empty if it is needed, or if this run does not show that."""
     mine = [e for e in entries if (e.label, e.metric, e.arch) == waiver.key]
     if mine:
-        # A regression needs it; an undecided or unmeasured entry may.
+        # A regression needs the waiver; an undecided or unmeasured entry may need it.
         return _NO_WORSE if mine[0].status in {"pass", "improvement"} else ""
     if any(e.status == "removed" and _belongs(waiver.benchmark, e.label) for e in entries):
         return "the suite no longer has it"
     if narrowed or any(e.status not in JUDGED and _belongs(waiver.benchmark, e.label) for e in entries):
         return ""
     if waiver.metric in EXACT:
-        # Only changes have an entry of their own, without an architecture if they are equal on all. A run without a
+        # Only changes have their own entry; it has no architecture if the change is the same on all. A run without a
         # compiler has no entries at all.
         related = [e for e in entries if e.metric == waiver.metric and (not waiver.arch or e.arch in {"", waiver.arch})]
-        # A failed entry stands for everything that it would have covered; one with this label is for all architectures.
+        # A failed entry stands for all metrics it would have covered; one with this label, for all architectures.
         unknown = any(
             entry.status == "failed" or (entry.label == waiver.benchmark and entry.status == "regression")
             for entry in related
@@ -309,7 +310,7 @@ def _read(tree: Path) -> list[Waiver]:
     """Return the waivers of a tree's file.
 
     Raises:
-        WaiverError: When it is malformed.
+        WaiverError: It is malformed.
     """
     waivers = [_waiver(row, source) for row, source in read_tables(tree, FILE, "waiver", WaiverError)]
     for index, waiver in enumerate(waivers):
@@ -345,7 +346,7 @@ def _bad_arch(arch: str) -> str:
 
 
 def _trailers(messages: Iterable[tuple[str, str]]) -> tuple[list[Waiver], list[str]]:
-    """Return the waivers in commit messages, the newest first, and a line for each trailer that cannot be parsed."""
+    """Return the waivers in commit messages, newest first, and a line for each trailer that cannot be parsed."""
     accepted: dict[tuple[str, str, str], Waiver] = {}
     notes = []
     for sha, message in messages:

@@ -1,4 +1,4 @@
-"""An ``asv.conf.json`` as the gate needs it: the suite's folder, how to build the project, and its requirements."""
+"""Read an ``asv.conf.json`` for the gate: the suite's folder, how to build the project, and its requirements."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rocattn.errors import RocattnError
 
 DEFAULT_TIMEOUT_S = 60.0  # asv's default_benchmark_timeout
 FILE = "asv.conf.json"
-FILES = (FILE, "asv.conf.jsonc")  # as asv looks for them
+FILES = (FILE, "asv.conf.jsonc")  # the names that asv looks for
 _CONDA = frozenset({"conda", "mamba", "rattler"})
-OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # without an asv.conf.json, and where one names no results_dir
+OUR_RESULTS, ASV_RESULTS = ".asv/results", "results"  # defaults without an asv.conf.json, without results_dir
 USUAL_FOLDERS = ("benchmarks/", "asv_bench/", "asv_benchmarks/", "benchmark/", "asv/", "perf/")
 
 
 class SuiteError(RocattnError):
-    """Raised when a suite or its configuration cannot be read."""
+    """Raised if a suite or its configuration cannot be read."""
 
 
 class UnknownNameError(SuiteError):
-    """Raised when what was named, or could be measured without a name, is not there: the caller's to correct."""
+    """Raised if something named does not exist, or nothing to measure is found: the caller has to correct this."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,17 +32,17 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         subdir: The project's folder relative to the repository's top folder (asv's ``repo_subdir``).
-        conf_dir: The folder of ``asv.conf.json``, likewise.
-        project: The project's name, for commands that name it.
+        conf_dir: The folder of ``asv.conf.json``, relative to the repository's top folder.
+        project: The project's name, for commands that use it.
         requirements: Packages that the matrix adds (``req``), in pip's syntax: ``"numpy==2.4.6"``.
-        tests: Packages that tests need, likewise; installed beside what a ``requirements.lock`` has.
-        bare: Whether there is no project to build: the environment is for commands alone.
-        siblings: Folders of other projects of the same workspace, which are built with it.
-        build, install: asv's ``build_command`` and ``install_command``; None where the file has none.
-        environment: Variables of the matrix's ``env``, which asv also sets while it builds.
-        conda: Whether asv makes its environments with conda, whose packages no package index need have.
+        tests: Packages that tests need, in pip's syntax; installed in addition to a ``requirements.lock``.
+        bare: Whether there is no project to build: the environment is only for commands.
+        siblings: Folders of other projects in the same workspace, which are built with it.
+        build, install: asv's ``build_command`` and ``install_command``; None if the file has none.
+        environment: Variables of the matrix's ``env``, which asv also sets during builds.
+        conda: Whether asv creates its environments with conda, whose packages may be missing from a package index.
         repo: The repository that asv benchmarks: "." or another local path, or an address.
-        python: The interpreter that the environment is made with, and its version; "" for the running one.
+        python: The interpreter that creates the environment, and its version; "" for the running one.
     """
 
     subdir: str = ""
@@ -61,11 +61,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pins(self) -> list[str]:
-        """The requirements of the matrix that name one version."""
+        """The matrix's requirements that pin one version."""
         return [text for text in self.requirements if "==" in text]
 
     def without_pins(self) -> Recipe:
-        """Return the same with any version of what the matrix asks for."""
+        """Return the recipe with any version of the matrix's packages."""
         names = [text.partition("==")[0] for text in self.requirements]
         return msgspec.structs.replace(self, requirements=names)
 
@@ -81,10 +81,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         benchmark_dir: The suite's folder, relative to the repository's top folder.
         environment: Variables of the matrix (``env``, ``env_nobuild``) that have a single value.
-        timeout_s: For benchmarks that set none.
-        results_dir: The folder of asv's results, as ``benchmark_dir``.
+        timeout_s: Timeout in seconds for benchmarks that set none.
+        results_dir: The folder of asv's results, relative to the repository's top folder.
         recipe: How the project is built.
-        left_out: Settings that a comparison of two sides cannot follow, one line each.
+        left_out: Settings that a comparison of two sides cannot apply, one line each.
     """
 
     benchmark_dir: str
@@ -99,13 +99,13 @@ def read_config(tree: Path, suite: str | None) -> Config:
     """Find a suite: an ``asv.conf.json``, its folder, or a plain benchmark folder.
 
     Args:
-        tree: The checked-out repository, or the folder that ``suite`` starts from.
-        suite: A path in the tree, or an absolute one; None for the tree's own ``asv.conf.json``, which asv's users keep
-            at the top or in one of a few folders.
+        tree: The checked-out repository, or the folder that ``suite`` is relative to.
+        suite: A path in the tree, or an absolute path; None for the tree's ``asv.conf.json``, at the top or in one of
+            a few usual folders.
 
     Raises:
-        UnknownNameError: When there is none.
-        SuiteError: When it cannot be parsed.
+        UnknownNameError: There is none.
+        SuiteError: It cannot be parsed.
     """
     given = tree / (suite or _usual_place(tree))
     if given.is_dir() and not _file_in(given):
@@ -134,22 +134,22 @@ def _usual_place(tree: Path) -> str:
 
 
 def usual_files(tree: Path) -> list[Path]:
-    """Return the one configuration at the top, else those in the folders where asv's users keep it."""
+    """Return the configuration at the top, or else those in the folders where asv users usually keep it."""
     paths = [path for folder in ("", *USUAL_FOLDERS) if (path := _file_in(tree / folder))]
     return paths[:1] if paths and paths[0].parent == tree else paths
 
 
 def _above(folder: Path, tree: Path) -> list[Path]:
-    """Return the folders that may hold a benchmark folder's configuration: its own and its parents, up to the tree."""
+    """Return the folders where a benchmark folder's configuration may be: itself and its parents, up to the tree."""
     parents = list(folder.parents)
     return parents[: parents.index(tree) + 1] if tree in parents else parents[:1]
 
 
 def _file_in(folder: Path) -> Path | None:
-    """Return the configuration that a folder holds.
+    """Return a folder's configuration file.
 
     Raises:
-        SuiteError: When there are two; asv takes neither.
+        SuiteError: There are two; asv accepts neither.
     """
     paths = [folder / name for name in FILES if (folder / name).is_file()]
     if len(paths) > 1:
@@ -162,7 +162,7 @@ def _inside(path: Path, tree: Path) -> bool:
 
 
 def _relative(path: Path, tree: Path) -> str:
-    """Return a path as the tree has it; one outside of the tree stays absolute, and is the same for both sides."""
+    """Return a path relative to the tree; one outside stays absolute, and is the same for both sides."""
     return path.resolve().relative_to(tree.resolve()).as_posix() if _inside(path, tree) else str(path.resolve())
 
 
@@ -193,7 +193,7 @@ def _config(settings: dict[str, Any], conf_dir: Path, folder: Path, tree: Path) 
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    """Read a configuration as asv does: JSON 5, so comments, trailing commas, single quotes and bare keys."""
+    """Parse a configuration like asv, as JSON 5: with comments, trailing commas, single quotes and bare keys."""
     from asv.util import load_json
 
     try:
@@ -232,10 +232,10 @@ def _commands(settings: dict[str, Any], key: str, path: Path) -> list[str] | Non
 
 
 def _matrix(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the matrix in its present form: older files list requirements at its top.
+    """Return the matrix in its current format; older files list requirements at the top level.
 
     Raises:
-        SuiteError: When it, or a part of it, is not an object.
+        SuiteError: The matrix, or a part of it, is not an object.
     """
     matrix = settings.get("matrix") or {}
     kinds = ("req", "env", "env_nobuild")
@@ -265,13 +265,13 @@ def _matrix_environment(settings: dict[str, Any]) -> tuple[dict[str, str], list[
 
 
 def _requirements(settings: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the requirements of the matrix: of several versions the first, on both sides."""
+    """Return the matrix's requirements; of several versions, both sides use the first."""
     commands, left_out = [], []
     for name, value in (_matrix(settings).get("req") or {}).items():
         options = _values(value) or [""]
         package = name.removeprefix("pip+")
         if options[0] is None or package.lower().replace("_", "-") in {"asv-runner", "pip"}:
-            continue  # null: asv does not install it; the runner is ours on both sides
+            continue  # null: asv does not install it. Both sides use rocattn's runner instead of asv_runner
         if len(options) > 1:
             left_out.append(f"asv's matrix has {len(options)} versions of {package}: both sides use the first")
         version = str(options[0]).strip()

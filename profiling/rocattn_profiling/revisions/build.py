@@ -1,8 +1,8 @@
-"""Building one side's environment: the project's wheel and its dependencies in a virtual environment.
+"""Build one side's environment: the project's wheel and its dependencies in a virtual environment.
 
-A project with a ``build_command`` in its ``asv.conf.json`` and no ``requirements.lock`` is built by asv's commands,
-followed as asv follows them; any other one by its own build backend. Online through uv (or venv and pip), offline
-with the running interpreter's packages behind the project's own.
+A project with a ``build_command`` in its ``asv.conf.json`` and no ``requirements.lock`` is built with asv's commands,
+run as asv runs them; any other project with its own build backend. Online builds use uv (or venv and pip). Offline
+builds use the running interpreter's packages, which come after the project on the import path.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_INDEX = re.compile(
 DISK_FULL = re.compile(
     r"no space left on device|out of diskspace|read-only file system|disk quota exceeded", re.IGNORECASE
 )
-# A PEP 517 build in this interpreter.
+# Runs a PEP 517 build in this interpreter.
 _BUILD_WHEEL = (
     "import importlib, sys; sys.path[:0] = sys.argv[3:]\n"
     "name, _, path = sys.argv[1].partition(':'); backend = importlib.import_module(name)\n"
@@ -47,32 +47,32 @@ _WRAPPER = re.compile(
     r"build backend returned|subprocess-exited|Failed (to build|building)|metadata-generation-failed|failed-wheel-build"
     r"|Encountered error while generating|likely not a problem with pip"
 )
-_COMPILERS = re.compile(r"\S+:\d+(:\d+)?: (fatal )?error: ")  # their first error, not that make and setuptools failed
-# What stopped a program that runs others: a linker, a compiler's driver; the lines after it only pass that on.
+_COMPILERS = re.compile(r"\S+:\d+(:\d+)?: (fatal )?error: ")  # not make's or setuptools' failure
+# Errors from linkers and compiler drivers; the lines after them only report that a step failed.
 _DRIVERS = re.compile(r".*\bundefined reference to |[\w.+/-]+: (fatal )?error: |CMake Error\b.*: ")
-_LONGEST = 300  # characters of a line that names the cause
+_LONGEST = 300  # maximum characters of the line that names the cause
 _NOT_THERE = re.compile(
     r"No matching distribution|not found in the (package registry|cache)|no versions of", re.IGNORECASE
 )
 _OTHER_PYTHON = re.compile(r"requires a different Python: \S+ not in|does not satisfy Python")
 _INSTALL_HERE = "; no package index is used, and this interpreter does not have it: install it where rocattn is"
-_ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # packages of asv's environments before any requirement
+_ASV_TOOLS = ("pip", "setuptools", "wheel", "build")  # installed in asv's environments before any requirement
 
 
 class BuildError(RocattnError):
-    """Raised when a revision cannot be built or installed: it was not measured."""
+    """Raised if a revision cannot be built or installed, so it was not measured."""
 
 
 class MatrixPinError(BuildError):
-    """Raised when what cannot be installed has a version that the matrix of asv names, maybe for another Python."""
+    """Raised if a version pinned in asv's matrix, possibly for another Python, cannot be installed."""
 
 
 class DiskError(Exception):
-    """A build tool could not write."""
+    """Raised if a build tool could not write."""
 
 
 class NoIndexError(Exception):
-    """No package index answers: the caller goes offline."""
+    """Raised if no package index answers; the caller then builds offline."""
 
 
 class Build:
@@ -82,7 +82,7 @@ class Build:
         source: The checked-out repository.
         entry: A folder for the environment (``venv``), the wheel and ``build.log``.
         revision: The revision to build.
-        recipe: How.
+        recipe: How to build it.
         uv: uv's path; None to use venv and pip.
         offline: Use the running interpreter's packages instead of an index.
     """
@@ -99,11 +99,11 @@ class Build:
         self.maker = recipe.python[0] or sys.executable
 
     def make(self) -> tuple[Facts, str]:
-        """Build; return the environment's packages, and the canonical name of the project ("" when unknown).
+        """Build; return the environment's packages, and the project's canonical name ("" if unknown).
 
         Raises:
             BuildError: The revision does not build.
-            DiskError, NoIndexError: It is not the revision's fault.
+            DiskError, NoIndexError: The disk or the network failed, not the revision.
         """
         if not self.project.is_dir():
             raise self._unbuildable(f"it has no folder {self.recipe.subdir!r}, which asv.conf.json builds")
@@ -153,7 +153,7 @@ class Build:
         self._install([*lock, *self._all_wheels(), *requirements])
 
     def _projects(self) -> list[tuple[Path, Path]]:
-        """Return the folder of each project to build, the own one first, and of its wheels; one may be head's alone."""
+        """Return (project folder, wheel folder) pairs, the measured project first; siblings may exist only on head."""
         siblings = [self.source / folder for folder in self.recipe.siblings]
         if self.recipe.bare:
             return []
@@ -180,17 +180,17 @@ class Build:
             raise
 
     def _follow_commands(self) -> None:
-        """Run asv's commands in an environment made as asv makes it: its tools, then the matrix's requirements."""
+        """Run asv's commands in an environment set up like asv's: its tools, then the matrix's requirements."""
         if self.offline:
             self._check_lent(self.recipe.requirements)
-            # asv's own tool (a dependency of asv): its seeds are there without an index, in a second instead of ten.
+            # virtualenv, like asv (and installed with it): needs no index for pip, and takes 1 s instead of 10 s.
             self._run([sys.executable, "-m", "virtualenv", "--quiet", "--no-download", str(self.venv)])
             lend_running_packages(Path(self._run([self.python, "-c", _PURELIB])))
         else:
             self._make_venv()
-            # Not those of Python's own venv, which are as old as that Python: builds may run without isolation.
+            # Replace venv's bundled versions, which are as old as that Python: builds may run without isolation.
             self._install(["--upgrade", *_ASV_TOOLS, *self.recipe.requirements, *self.recipe.tests])
-        isolation = "--no-build-isolation " if self.offline else ""  # the isolated one is filled from an index
+        isolation = "--no-build-isolation " if self.offline else ""  # build isolation needs an index
         build = [f"python -m pip wheel --no-deps {isolation}-w {{build_cache_dir}} {{build_dir}}"]
         install = ["in-dir={env_dir} python -m pip install {wheel_file} --force-reinstall"]
         self._follow(build if self.recipe.build is None else self.recipe.build)
@@ -214,12 +214,12 @@ class Build:
             known = variables | ({"wheel_file": str(wheels[0])} if len(wheels) == 1 else {})
             try:
                 words, own, statuses, folder = interpolate_command(command, known)
-            except (UserError, ValueError, IndexError, AttributeError) as error:  # of quotes and braces that do not fit
+            except (UserError, ValueError, IndexError, AttributeError) as error:  # unbalanced quotes or braces
                 what = str(error).split(" Available:")[0].removeprefix("Configuration error: ")
                 raise self._unbuildable(f"asv.conf.json's command {command!r}: {what}") from error
             if not words:
                 continue
-            if "install" in words:  # the checkout is removed after the build: nothing may lead there
+            if "install" in words:  # the checkout is removed after the build: nothing may refer to it
                 words = [word for word in words if word not in {"-e", "--editable"}]
             env = self.recipe.environment | {f"ASV_{k.upper()}": v for k, v in known.items()} | {"ASV": "true"} | own
             env["PATH"] = os.pathsep.join([str(self.venv / "bin"), os.environ.get("PATH", os.defpath)])
@@ -243,7 +243,7 @@ class Build:
         return wheels[0]
 
     def _backend(self, project: Path) -> tuple[str, list[str]]:
-        """Return a project's build backend, and the folders in the source that it is looked for in first."""
+        """Return a project's build backend, and the source folders that are searched for it first."""
         try:
             tables = tomllib.loads((project / "pyproject.toml").read_text())
         except FileNotFoundError:
@@ -262,9 +262,9 @@ class Build:
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
-        statuses: set[int] | None = frozenset({0}),  # type: ignore[assignment]  # asv gives a set, and None for any
+        statuses: set[int] | None = frozenset({0}),  # type: ignore[assignment]  # from asv: a set, or None for any
     ) -> str:
-        """Run one command, keep all it prints in the log, and return the last line."""
+        """Run one command, append its output to the log, and return the last line."""
         hidden = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
         variables = {key: value for key, value in os.environ.items() if key not in hidden | TIES}
         variables |= {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -306,7 +306,7 @@ class Build:
 
 
 def meaningful_line(said: str) -> str:
-    """Return the line of a build tool's output that names the cause: a compiler's error, the last error, the last."""
+    """Return the output line that names the cause: a compiler's error, else the last error, else the last line."""
     lines = [line.strip(_FRAME) for line in said.splitlines()]
     if compilers := [line for line in lines if _COMPILERS.match(line)]:
         return compilers[0][:_LONGEST]
@@ -325,7 +325,7 @@ def running_packages() -> dict[str, str]:
 
     versions = {}
     for package in importlib.metadata.distributions():
-        # Two lines of each package's metadata: to parse the whole takes seven times as long, at every build.
+        # Read only two lines of each package's metadata: parsing all of it takes seven times as long, in every build.
         text = package.read_text("METADATA") or package.read_text("PKG-INFO") or ""
         name, version = (re.search(rf"^{key}: *(\S+)", text, re.MULTILINE) for key in ("Name", "Version"))
         if name and version:
@@ -334,7 +334,7 @@ def running_packages() -> dict[str, str]:
 
 
 def _unpack(wheel: Path, site: Path) -> None:
-    """Install a wheel by unpacking it: all that a wheel without scripts needs, and works with no installer at all."""
+    """Install a wheel by unpacking it: enough for a wheel without scripts, and needs no installer."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)
     for data in site.glob("*.data"):
@@ -344,14 +344,14 @@ def _unpack(wheel: Path, site: Path) -> None:
 
 
 def lend_running_packages(site: Path) -> None:
-    """Append the running interpreter's site-packages to the path of an environment, behind its own."""
-    # As plain path lines: the .pth files inside those folders (editable installs of the very project) stay unread.
+    """Append the running interpreter's site-packages to an environment's path, after its own."""
+    # Plain path lines do not process the .pth files in those folders, such as an editable install of this project.
     folders = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     site.joinpath("rocattn-offline.pth").write_text("".join(f"{folder}\n" for folder in folders))
 
 
 def constraints(source: Path, entry: Path, *, hashes: bool) -> list[str]:
-    """Return the options that hold an install to the revision's lock."""
+    """Return the options that constrain an install to the revision's lock."""
     lock = source / "requirements.lock"
     if not lock.is_file():
         return []

@@ -1,8 +1,8 @@
-"""Environments: a revision's wheel and its dependencies in a virtual environment of its own, cached by content.
+"""Environments: a revision's wheel and its dependencies in a virtual environment, cached by content.
 
-How one is built is `rocattn_profiling.revisions.build`'s. Online, dependencies come from an index, held to the
-revision's own ``requirements.lock`` when it has one. Offline (``ROCATTN_OFFLINE=1``, or no index answers) the
-environment is the running interpreter's packages with the revision's wheel in front; every result says so.
+`rocattn_profiling.revisions.build` builds them. Online, dependencies come from an index, constrained by the revision's
+``requirements.lock`` if it has one. Offline (``ROCATTN_OFFLINE=1``, or no index answers), the environment has the
+revision's wheel first, then the running interpreter's packages; every result says so.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from rocattn_profiling.revisions.git import Revision
 __all__ = ["BuildError", "CacheError", "Environment", "build", "cache_root", "differences"]
 
 KEEP = 12  # environments in the cache; one is 20 to 400 MB, mostly hard links into uv's cache
-_STAMP = "stamp.json"  # in each: the environment's facts; its modification time is the last use
-_FILES = "files.json"  # in each: what its files were when it was ready
-FRESH_S = 6 * 3600.0  # one used this recently is never removed: a running gate may hold it
+_STAMP = "stamp.json"  # in each environment: its facts; the modification time is the last use
+_FILES = "files.json"  # in each environment: the state of its files when it was ready
+FRESH_S = 6 * 3600.0  # an environment used this recently is never removed: a running gate may be using it
 
 
 class CacheError(RocattnError):
-    """Raised when the cache folder cannot be written."""
+    """Raised if the cache folder cannot be written."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """A ready environment of one side.
+    """One side's environment, ready to use.
 
     Attributes:
-        python: Its interpreter.
-        folder: The cache entry that holds it, with ``build.log``; both are paths. "" for one that was there before.
-        offline: Whether dependencies are the running interpreter's instead of the revision's own.
-        packages: Name -> version of everything it can import.
+        python: The path of its interpreter.
+        folder: The path of its cache entry, which also has ``build.log``; "" for an existing environment.
+        offline: Whether it uses the running interpreter's dependencies instead of the revision's own.
+        packages: Name -> version of every importable package.
         python_version: Like "3.11.7".
-        project: The package that was built, by its canonical name; "" when unknown.
+        project: The canonical name of the package that was built; "" if unknown.
     """
 
     python: str
@@ -75,7 +75,7 @@ def cache_root() -> Path:
 
 
 def find_uv() -> str | None:
-    """Return uv: ``$ROCATTN_UV`` (empty for none), the one beside the interpreter, or the one on PATH."""
+    """Return uv's path: ``$ROCATTN_UV`` (empty for none), the one next to the interpreter, or the one on PATH."""
     if (given := os.environ.get("ROCATTN_UV")) is not None:
         return given or None
     beside = Path(sys.executable).with_name("uv")
@@ -83,23 +83,23 @@ def find_uv() -> str | None:
 
 
 def offline_wanted() -> bool:
-    """Whether ``$ROCATTN_OFFLINE`` asks not to reach for an index."""
+    """Whether ``$ROCATTN_OFFLINE`` forbids using a package index."""
     return switch(OFFLINE)
 
 
 def build(repo: Path, revision: Revision, recipe: Recipe | None = None, *, offline: bool | None = None) -> Environment:
-    """Return the environment of a revision, from the cache or freshly built.
+    """Return a revision's environment, from the cache or freshly built.
 
     Args:
         repo: The repository's top folder.
         revision: The revision to build.
-        recipe: How; None for the project at the repository's top, by its own build backend.
-        offline: True to use the running interpreter's packages; None to decide by ``$ROCATTN_OFFLINE`` and, if no
-            index answers, to fall back.
+        recipe: How to build it; None for the project at the repository's top, with its own build backend.
+        offline: True to use the running interpreter's packages; None to decide by ``$ROCATTN_OFFLINE`` and to fall
+            back to them if no index answers.
 
     Raises:
-        BuildError: When the revision does not build; names the log.
-        CacheError: When the cache folder cannot be written.
+        BuildError: The revision does not build; names the log.
+        CacheError: The cache folder cannot be written.
     """
     wanted = offline_wanted() if offline is None else offline
     try:
@@ -127,7 +127,7 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
             with revisions.checkout(repo, revision, root / "scratch") as source:
                 ready = _make(source, entry, revision, recipe, offline=offline)
             (entry / _FILES).write_bytes(msgspec.json.encode(sorted(_files(entry))))
-            # The stamp comes last: an entry without one was killed half-way and is rebuilt.
+            # The stamp is written last: an entry without one is incomplete and is rebuilt.
             partial = entry / ".stamp.partial"
             partial.write_bytes(msgspec.json.encode(ready))
             partial.replace(stamp)
@@ -137,17 +137,17 @@ def _cached(repo: Path, revision: Revision, recipe: Recipe, *, offline: bool) ->
 def built_tree(source: Path, revision: Revision, commands: Sequence[str], environment: Environment) -> Path:
     """Return a copy of a checkout in which build commands have run, from the cache or freshly made.
 
-    It stays where it was built, since build folders hold absolute paths.
+    The copy is used where it was built, since build folders contain absolute paths.
 
     Args:
         source: The checkout.
         revision: Its revision.
-        commands: As a shell takes them, run one after the other at the top of the copy.
-        environment: Comes first on PATH.
+        commands: Commands in shell syntax, run in order at the top of the copy.
+        environment: The environment that comes first on PATH.
 
     Raises:
-        BuildError: When one of them fails; names the log.
-        CacheError: When the cache folder cannot be written.
+        BuildError: One of them fails; names the log.
+        CacheError: The cache folder cannot be written.
     """
     root = cache_root()
     parts = (revision.tree, environment.folder, *commands)
@@ -188,7 +188,7 @@ def _read_stamp(stamp: Path) -> Environment | None:
 
 
 def _is_whole(entry: Path) -> bool:
-    """Whether the installed files are as they were: one that is edited or gone breaks every run; a new one may be."""
+    """Whether installed files are unchanged: an edited or deleted file breaks every run; new files are allowed."""
     try:
         return set(decoded((entry / _FILES).read_bytes(), list[str])) <= _files(entry)
     except FileNotFoundError:  # an environment of an older version
@@ -198,7 +198,7 @@ def _is_whole(entry: Path) -> bool:
 
 
 def _files(entry: Path) -> set[str]:
-    """Return size, time and path of each file of an environment but bytecode; contents can be 400 MB."""
+    """Return size, time and path of each file except bytecode; hashing contents of up to 400 MB would take too long."""
     found = set()
     for folder, below, names in os.walk(entry / "venv"):
         below[:] = [name for name in below if name != "__pycache__"]
@@ -226,11 +226,11 @@ def _make(source: Path, entry: Path, revision: Revision, recipe: Recipe, *, offl
 
 def _key(revision: Revision, recipe: Recipe, *, offline: bool) -> str:
     """Hash everything that determines an environment's content; the lock is part of the tree."""
-    # One environment serves two commits with the same files, unless build commands receive the commit.
+    # Two commits with the same files share an environment, unless build commands receive the commit.
     parts = [revision.tree, revision.sha if recipe.has_commands else "", msgspec.json.encode(recipe).decode()]
-    # venv leaves pip and setuptools where uv leaves nothing: two sides made by both would differ in that.
+    # venv installs pip and setuptools, uv does not: sides made with different tools would differ in that.
     parts += [sys.executable, sys.version, platform.machine(), str(offline), str(not offline and bool(find_uv()))]
-    if offline:  # then the running interpreter's packages are the dependencies
+    if offline:  # the dependencies are the running interpreter's packages
         parts += [f"{name}=={version}" for name, version in sorted(running_packages().items())]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
@@ -252,19 +252,19 @@ def _cache_message(root: Path, cause: str) -> str:
 
 
 def cached_entries(envs: Path) -> Iterator[cache_limit.CacheEntry]:
-    """Yield the environments in a folder, also those that are being built."""
+    """Yield the environments in a folder, including those being built."""
     return cache_limit.entries([path for path in envs.iterdir() if path.is_dir()], _STAMP)
 
 
 def _prune(envs: Path) -> None:
-    """Remove the longest unused environments beyond `KEEP`, and beyond the cache's limit."""
+    """Remove the least recently used environments beyond `KEEP`, and beyond the cache's size limit."""
     cache_limit.shrink(cached_entries(envs), fresh_s=FRESH_S, keep=KEEP)
 
 
 def differences(base: Environment, head: Environment) -> dict[str, tuple[str, str]]:
     """Return package -> (version in base, version in head) where they differ; "" where absent.
 
-    The project itself is left out: its difference is what is measured, and versions made of commits always differ.
+    The project itself is left out: its difference is what is measured, and versions derived from commits always differ.
     """
     names = base.packages.keys() | head.packages.keys()
     if base.project == head.project:

@@ -1,7 +1,7 @@
-"""Revisions of a git repository: naming them, freezing a dirty tree, checking one out beside the user's tree.
+"""Revisions of a git repository: resolve names, snapshot a dirty tree, check out next to the user's tree.
 
-Nothing here touches the user's index, stash, branches or working tree: snapshots go through an index of their own
-and checkouts are clones that share the repository's objects.
+Nothing here touches the user's index, stash, branches or working tree: snapshots use a separate index, and checkouts
+are clones that share the repository's objects.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rocattn.errors import RocattnError
 from rocattn_profiling.revisions.hunks import NATIVE
 
 WORKTREE = "WORKTREE"
-_ENDING_S, _PAUSE_S = 2.0, 0.05  # for what was started by a process that was killed
-_LONGEST_NAME = 200  # of a revision that a message names
+_ENDING_S, _PAUSE_S = 2.0, 0.05  # for processes whose parent was killed
+_LONGEST_NAME = 200  # maximum characters of a revision's name in messages
 _UNSHALLOW = "run `git fetch --unshallow` first; in a GitHub workflow give actions/checkout `fetch-depth: 0`"
-# What ties git to one repository, whichever folder it starts in, and to one reading of paths: git sets it for hooks,
-# which run the gate.
+# Variables that bind git to one repository, whatever folder it starts in, or change how it reads paths. Git sets them
+# for hooks, and a hook may run the gate.
 TIES = frozenset(
     {"GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE", "GIT_SHALLOW_FILE"}
     | {"GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_IMPLICIT_WORK_TREE", "GIT_QUARANTINE_PATH"}
@@ -38,10 +38,10 @@ SOURCES = NATIVE | {".py"}
 
 
 class RevisionError(RocattnError):
-    """Raised when a revision cannot be named or read; the text says what to do.
+    """Raised if a revision cannot be resolved or read; the text says what to do.
 
     Attributes:
-        output: Git's own output; "" where git was not run.
+        output: Git's output; "" if git was not run.
     """
 
     def __init__(self, message: str, output: str = "") -> None:
@@ -50,15 +50,15 @@ class RevisionError(RocattnError):
 
 
 class NoGitError(RevisionError):
-    """Raised when git is not installed, or does not start."""
+    """Raised if git is not installed, or does not start."""
 
 
 class NoRepositoryError(RevisionError):
-    """Raised when a folder is in no git repository."""
+    """Raised if a folder is not in a git repository."""
 
 
 class DistrustError(RevisionError):
-    """Raised when git refuses a checkout that another user owns."""
+    """Raised if git refuses a checkout that another user owns."""
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +66,11 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: The user's name for it ("HEAD~1", a branch, "WORKTREE").
-        sha: The commit; of a snapshot, a dangling commit.
+        sha: The commit; for a snapshot, a dangling commit.
         tree: Hash of the whole tree: equal trees build equal wheels.
         date_ms: Commit date, Unix milliseconds.
         subject: First line of the message.
-        dirty: Whether it is a snapshot with changes that no commit holds.
+        dirty: Whether it is a snapshot with uncommitted changes.
     """
 
     name: str
@@ -87,17 +87,17 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
-    """Run git in a repository on a text as its stdin, and return its stdout without the trailing newline.
+    """Run git in a repository with ``stdin`` as its input, and return its stdout without the trailing newline.
 
     Raises:
-        NoGitError: When git is not installed, or does not start.
-        NoRepositoryError: When the folder is in no repository.
-        DistrustError: When git refuses the checkout for its owner.
-        RevisionError: When git fails; holds git's own last line, and the error before it.
+        NoGitError: Git is not installed, or does not start.
+        NoRepositoryError: The folder is not in a repository.
+        DistrustError: Git refuses the checkout because of its owner.
+        RevisionError: Git fails; contains git's last line, and the error before it.
     """
-    # The user's hooks are for the user's own checkouts; one that fails would end ours.
+    # The user's hooks are meant for the user's checkouts; a failing one would break ours.
     command = ["git", "-C", str(repo), "-c", f"core.hooksPath={os.devnull}", *arguments]
-    # Locale and optional locks: we read messages, and a status must not rewrite the user's index.
+    # Set the locale, since we parse messages, and no optional locks: a status must not rewrite the user's index.
     own = {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
     variables = {key: value for key, value in os.environ.items() if key not in TIES} | own | {**(env or {})}
     try:
@@ -106,7 +106,7 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin
         raise NoGitError("git is not installed: comparing or showing revisions needs it") from error
     except OSError as error:
         raise NoGitError(f"git does not start: {error.strerror}") from error
-    # Bytes, not text mode: it would make a carriage return in a subject or a path the end of a line.
+    # Bytes, not text mode, which would treat a carriage return in a subject or path as the end of a line.
     said, complaint = (part.decode(errors="replace") for part in (done.stdout, done.stderr))
     if done.returncode:
         if why := _distrust((complaint.strip().splitlines() or [""])[-1]):
@@ -119,13 +119,13 @@ def git(repo: Path, *arguments: str, env: Mapping[str, str] | None = None, stdin
 def _why(said: str) -> str:
     """Return git's complaint in one line."""
     lines = said.strip().splitlines() or ["no message"]
-    # "fatal: adding files failed" says less than the error before it, and more than the usage that may follow.
+    # "fatal: adding files failed" is less informative than the error before it, but more than the usage after it.
     complaints = [next((line for line in lines if line.startswith(start)), "") for start in ("error: ", "fatal: ")]
     return "; ".join(filter(None, complaints)) or lines[-1]
 
 
 def _distrust(said: str) -> str:
-    """Return the remedy, from git's last line, where it refuses a checkout for its owner; else ""."""
+    """Return the remedy, from git's last line, if git refuses a checkout because of its owner; otherwise ""."""
     _, command, folder = said.rpartition("git config --global --add safe.directory ")
     if not command:
         return ""
@@ -133,10 +133,10 @@ def _distrust(said: str) -> str:
 
 
 def find_repository(start: Path) -> Path:
-    """Return the top folder of the working tree that holds a path.
+    """Return the top folder of the working tree that contains a path.
 
     Raises:
-        RevisionError: When the path is in no git repository.
+        RevisionError: The path is not in a git repository.
     """
     if not start.is_dir():
         raise RevisionError(f"{start} is not a folder")
@@ -150,7 +150,7 @@ def resolve(repo: Path, name: str) -> Revision:
     """Return the commit that a name stands for; as for ``git checkout``, ``A...B`` is the merge base of A and B.
 
     Raises:
-        RevisionError: When there is no such commit here; for a shallow clone the message says how to get it.
+        RevisionError: There is no such commit here; for a shallow clone, the message says how to fetch it.
     """
     if name == WORKTREE:
         return snapshot_worktree(repo)
@@ -159,16 +159,16 @@ def resolve(repo: Path, name: str) -> Revision:
     try:
         sha = git(repo, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     except RevisionError as error:
-        if error.output:  # about a revision that is missing, --quiet says nothing
+        if error.output:  # for a missing revision, --quiet prints nothing
             raise
         raise RevisionError(_missing(repo, name)) from error
-    if not sha.isalnum():  # "^HEAD": what HEAD does not have
+    if not sha.isalnum():  # "^HEAD" excludes commits, and names none
         raise RevisionError(_missing(repo, name))
     return _describe(repo, name, sha)
 
 
 def _merge_base(repo: Path, name: str) -> Revision:
-    """Return the newest common commit of ``A...B``; a side that is left out is HEAD."""
+    """Return the merge base of ``A...B``; an omitted side is HEAD."""
     sides = [resolve(repo, side or "HEAD").sha for side in name.split("...", 1)]
     try:
         sha = git(repo, "merge-base", *sides)
@@ -206,12 +206,12 @@ def _missing(repo: Path, name: str) -> str:
 
 
 class Uncommitted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a working tree holds that HEAD does not.
+    """Uncommitted changes in a working tree.
 
     Attributes:
-        changed: Tracked files that differ, are new or are gone.
+        changed: Tracked files that were modified, added or deleted.
         untracked: Files that git neither tracks nor ignores.
-        sources: Those of ``untracked`` that a build may take up: source files in folders of tracked ones.
+        sources: Files of ``untracked`` that a build may include: source files in folders with tracked ones.
     """
 
     changed: list[str]
@@ -220,17 +220,17 @@ class Uncommitted(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def code(self) -> list[str]:
-        """What may make the working tree behave differently from HEAD."""
+        """Files that may make the working tree behave differently from HEAD."""
         return self.changed + self.sources
 
 
 def uncommitted(repo: Path) -> Uncommitted:
-    """Return what is not committed. Untracked files inside a submodule are the submodule's own affair."""
+    """Return uncommitted changes, without untracked files inside submodules."""
     options = ("--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=untracked")
     entries = [(entry[:2], entry[3:]) for entry in git(repo, "status", *options).split("\0") if entry]
     untracked = [path for state, path in entries if state == "??"]
     code = [PurePosixPath(path) for path in untracked if PurePosixPath(path).suffix in SOURCES]
-    # The top folder does not count: a script left lying there is part of no package and no suite.
+    # The top folder does not count: a stray script there is not part of any package or suite.
     tracked = git(repo, "ls-files", "-z", "--full-name", "--", ":/").split("\0") if code else []
     folders = {folder for path in tracked for folder in PurePosixPath(path).parents} - {PurePosixPath()}
     return Uncommitted(
@@ -241,10 +241,10 @@ def uncommitted(repo: Path) -> Uncommitted:
 
 
 def parent(repo: Path, revision: Revision) -> Revision:
-    """Return the first parent of a commit.
+    """Return a commit's first parent.
 
     Raises:
-        RevisionError: When it has none here.
+        RevisionError: It has none here.
     """
     parent_revision = resolve(repo, f"{revision.sha}^") if _has_parent(repo, revision.sha) else None
     if parent_revision is None:
@@ -259,9 +259,9 @@ def _has_parent(repo: Path, sha: str) -> bool:
 
 
 def snapshot_worktree(repo: Path) -> Revision:
-    """Freeze the working tree, with untracked files that are not ignored, as a dangling commit on top of HEAD.
+    """Snapshot the working tree, with untracked files that are not ignored, as a dangling commit on top of HEAD.
 
-    The commit's dates are HEAD's, so that the same tree always gives the same commit. A clean tree gives HEAD itself.
+    The commit has HEAD's dates, so that the same tree always gives the same commit. A clean tree gives HEAD itself.
     """
     head = resolve(repo, "HEAD")
     held = uncommitted(repo)
@@ -269,8 +269,8 @@ def snapshot_worktree(repo: Path) -> Revision:
         return msgspec.structs.replace(head, name=WORKTREE)
     with tempfile.TemporaryDirectory(prefix="rocattn-index-") as folder:
         index = Path(folder) / "index"
-        # Starting from a copy of the user's index spares hashing every unchanged file. Its time comes along: files as
-        # new as the index are those that git looks into although their size and time look unchanged.
+        # Start from a copy of the user's index to avoid hashing every unchanged file. Copy its time, too: git rereads
+        # files that are as new as the index even if their size and time look unchanged.
         own = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-path", "index"))
         if own.exists():
             shutil.copy2(own, index)
@@ -290,15 +290,15 @@ def snapshot_worktree(repo: Path) -> Revision:
 
 @contextmanager
 def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
-    """Give a folder that holds a revision's files for the length of a block; `prune_checkouts` removes leftovers.
+    """Yield a folder with a revision's files while the block runs; `prune_checkouts` removes leftovers.
 
     Raises:
-        RevisionError: When git cannot make it.
-        OSError: When ``scratch`` cannot be written.
+        RevisionError: Git cannot check it out.
+        OSError: ``scratch`` cannot be written.
     """
     with own_folder(scratch) as folder:
-        # A clone that shares objects has tags and history (setuptools-scm reads them) and leaves no trace in the
-        # user's .git, as a linked worktree would.
+        # A clone that shares objects has tags and history (setuptools-scm reads them) and, unlike a linked worktree,
+        # leaves no trace in the user's .git.
         git(repo, "clone", "--quiet", "--shared", "--no-checkout", "--template=", "--", str(repo), str(folder / "tree"))
         _share_shallow(repo, folder / "tree")
         _fetch_missing(repo, revision)
@@ -316,7 +316,7 @@ def checkout(repo: Path, revision: Revision, scratch: Path) -> Iterator[Path]:
 
 
 def _share_shallow(repo: Path, tree: Path) -> None:
-    """Let the clone of a shallow repository share all objects, too: git copies those of its branches and tags alone."""
+    """Make a shallow repository's clone share all objects: by default git copies only those of branches and tags."""
     listed = git(repo, "rev-parse", "--path-format=absolute", "--git-path", "shallow", "--git-path", "objects")
     shallow, objects = map(Path, listed.split("\n"))
     if shallow.is_file():
@@ -325,16 +325,16 @@ def _share_shallow(repo: Path, tree: Path) -> None:
 
 
 def _fetch_missing(repo: Path, revision: Revision) -> None:
-    """Have a partial clone fetch a revision's files: the clone of it cannot, and git passes over them without failing.
+    """Make a partial clone fetch a revision's files: a clone of it cannot, and git omits them without an error.
 
     Raises:
-        RevisionError: When they cannot be had.
+        RevisionError: They cannot be fetched.
     """
     listed = git(repo, "rev-list", "--objects", "--no-object-names", "--missing=print", "--max-count=1", revision.sha)
     if "\n?" not in listed:
         return
     nothing = git(repo, "hash-object", "-t", "tree", os.devnull)
-    try:  # a comparison with nothing reads every file, and git fetches what it lacks at once
+    try:  # a diff against nothing reads every file, so git fetches all missing ones in one request
         git(repo, "diff", "--shortstat", "--no-ext-diff", "--no-textconv", nothing, revision.sha)
     except RevisionError as error:
         raise RevisionError(
@@ -345,17 +345,17 @@ def _fetch_missing(repo: Path, revision: Revision) -> None:
 
 
 def _fill_submodules(repo: Path, tree: Path) -> None:
-    """Check the submodules of a clone out, from where the user's own clone has them if it does."""
+    """Check out a clone's submodules, from the user's clone if it has them."""
     if origin := git(repo, "config", "--default", "", "--get", "remote.origin.url"):
-        git(tree, "remote", "set-url", "origin", origin)  # relative addresses of submodules start from it
+        git(tree, "remote", "set-url", "origin", origin)  # submodules' relative addresses are resolved against it
     git(tree, "submodule", "--quiet", "init")
     modules = Path(git(repo, "rev-parse", "--path-format=absolute", "--git-common-dir"), "modules")
     listed = git(tree, "config", "--file", ".gitmodules", "-z", "--get-regexp", r"\.path$").split("\0")
-    for key, path in (entry.split("\n", 1) for entry in listed if entry):  # names may hold blanks
+    for key, path in (entry.split("\n", 1) for entry in listed if entry):  # names may contain spaces
         name = key.removeprefix("submodule.").removesuffix(".path")
         if ".." not in Path(name).parts and (modules / name).is_dir():
             git(tree, "config", f"submodule.{name}.url", str(modules / name))
-            # For the user's own files only: other addresses come with the revision, and git is right to be wary.
+            # Allow this only for the user's own files: other addresses come from the revision and are not trusted.
             allow = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always"}
             git(tree, "submodule", "--quiet", "update", "--", path, env=allow)
     git(tree, "submodule", "--quiet", "update", "--init", "--recursive")
@@ -363,10 +363,10 @@ def _fill_submodules(repo: Path, tree: Path) -> None:
 
 @contextmanager
 def own_folder(scratch: Path) -> Iterator[Path]:
-    """Give an empty folder for the length of a block; `prune_checkouts` removes those of killed processes.
+    """Yield an empty folder while the block runs; `prune_checkouts` removes those of killed processes.
 
     Raises:
-        OSError: When ``scratch`` cannot be written.
+        OSError: ``scratch`` cannot be written.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     # Absolute, because git runs in the repository.
@@ -378,7 +378,7 @@ def own_folder(scratch: Path) -> Iterator[Path]:
 
 
 def prune_checkouts(scratch: Path) -> None:
-    """Remove checkouts whose process is gone (killed before it could clean up)."""
+    """Remove checkouts whose process was killed before it could clean up."""
     import psutil
 
     for folder in scratch.glob("src-*-*"):
@@ -388,7 +388,7 @@ def prune_checkouts(scratch: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, again while that fails: a process that ends with a killed one may write there until it does."""
+    """Remove a folder, with retries: a child of a killed process may write there until it ends, too."""
     end = time.monotonic() + _ENDING_S
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists() and time.monotonic() < end:
@@ -397,6 +397,6 @@ def _remove(folder: Path) -> None:
 
 
 def first_parents(repo: Path, head: str, count: int) -> list[Revision]:
-    """Return the newest ``count`` commits along first parents, newest first."""
+    """Return the latest ``count`` commits along first parents, newest first."""
     shas = git(repo, "rev-list", "--first-parent", f"--max-count={count}", head).split()
     return [_describe(repo, sha[:10], sha) for sha in shas]

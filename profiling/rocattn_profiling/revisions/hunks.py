@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".hip", ".cu", ".pyx", ".pxd", ".rs", ".f90", ".go"})
 """Suffixes of files whose comments begin with ``//`` or ``/*``."""
-_WIDTH = 160  # of a changed line
-_LONG_LINE, _BEFORE_CHANGE = 80, 24  # of such a line what is alike is left out, but for its end
-_LONG = 1000  # characters that are looked at of one: minified files have lines of megabytes
-_MOST_CHANGED = 3  # lines of each side that are shown of one hunk
+_WIDTH = 160  # maximum characters shown of a changed line
+_LONG_LINE, _BEFORE_CHANGE = 80, 24  # the common prefix of longer lines is cut, except its last characters
+_LONG = 1000  # characters examined per line: minified files have lines of megabytes
+_MOST_CHANGED = 3  # lines shown per side of a hunk
 
 
 class Hunk(NamedTuple):
     """Consecutive changed lines.
 
     Attributes:
-        line: The first line that is code, as head numbers it from 1; else the first line.
-        diff: The changed lines that are code (else all), "-" or "+" in front, without the indentation they share.
+        line: Head's 1-based number of the first line that is code, or else of the first line.
+        diff: The changed lines that are code (or else all), prefixed with "-" or "+", without common indentation.
         added, removed: Numbers of lines.
         is_code: Whether more than comments, brackets and blank lines changed.
     """
@@ -36,11 +36,11 @@ class Hunk(NamedTuple):
 
 
 def hunks_between(before: Path, after: Path) -> list[Hunk]:
-    """Return the changed lines in the order of the new file; none where a side is not text.
+    """Return the changed lines in the new file's order; none if a side is not text.
 
     Args:
-        before: The file on one side; it may be missing.
-        after: On the other side, likewise.
+        before: The old file; may be missing.
+        after: The new file; may be missing.
     """
     try:
         old, new = (path.read_text().splitlines() if path.is_file() else [] for path in (before, after))
@@ -60,7 +60,7 @@ def hunks_between(before: Path, after: Path) -> list[Hunk]:
 
 
 def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
-    """Return changed lines as a diff shows them, the first few of each side, without their common indentation."""
+    """Return the first few changed lines of each side in diff format, without their common indentation."""
     shown = [*before[:_MOST_CHANGED], *after[:_MOST_CHANGED]]
     marks = [*"-" * len(before[:_MOST_CHANGED]), *"+" * len(after[:_MOST_CHANGED])]
     plain = textwrap.dedent("\n".join(line[:_LONG].expandtabs(4) for line in shown)).split("\n")
@@ -72,11 +72,11 @@ def _diff_lines(before: Sequence[str], after: Sequence[str]) -> tuple[str, ...]:
 
 
 def _around_change(lines: Sequence[str], before: int) -> list[str]:
-    """Return changed lines, long ones without most of what they begin with in common: the change may be at the end.
+    """Return changed lines; long ones lose most of their common prefix, since the change may be at the end.
 
     Args:
-        lines: Those of base, then those of head.
-        before: How many are base's.
+        lines: Base's lines, then head's.
+        before: The number of base's lines.
     """
     shortened = list(lines)
     for old, new in zip(range(before), range(before, len(lines)), strict=False):
@@ -88,7 +88,7 @@ def _around_change(lines: Sequence[str], before: int) -> list[str]:
 
 
 def _is_code(line: str, *, native: bool) -> bool:
-    """Whether a line is more than a comment or brackets, as far as the line alone shows."""
+    """Whether a line is more than a comment or brackets, judging by this line only."""
     if native:
         return not line.startswith(("/*", "* ")) and bool(re.search(r"\w", line.partition("//")[0]))
     return not line.startswith("#") and bool(re.search(r"\w", line))

@@ -1,4 +1,4 @@
-"""The content of an interpreter's environment, queried from the interpreter itself, of any version and origin."""
+"""Query the content of an environment from its interpreter, of any version and origin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import msgspec
 from rocattn.errors import RocattnError, complaint
 
 _NEWEST = 16
-OLDEST = (3, 10)  # the worker's
+OLDEST = (3, 10)  # the oldest Python that the worker runs on
 _TIMEOUT_S = 60.0
 _WALKED_FILES = 50_000
 _PASSED_OVER = {".git", "__pycache__", ".venv", "node_modules", ".asv", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
@@ -49,7 +49,7 @@ print(json.dumps([platform.python_version(), packages, sorted(installed), sorted
 
 
 class InterpreterError(RocattnError):
-    """Raised when an existing environment's Python cannot be used."""
+    """Raised if an existing environment's Python cannot be used."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +57,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         python_version: Like "3.11.7".
-        packages: Canonical name -> version of everything that can be imported.
-        installed: The state of its installations: changes with every one.
+        packages: Canonical name -> version of every importable package.
+        installed: The state of its installed packages; changes with every installation.
         sources: Folders that editable installs are imported from.
     """
 
@@ -76,7 +76,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def canonical(name: str) -> str:
-    """Return a package's name in the one spelling of PEP 503."""
+    """Return a package's name, normalized by PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -90,7 +90,7 @@ def read_facts(printed: str) -> Facts:
 
 
 def folder_digest(folder: Path) -> str:
-    """Hash names, sizes and times of the files below a folder, without looking into them."""
+    """Hash names, sizes and times of the files below a folder, without reading them."""
     state = hashlib.sha256()
     count = 0
     for path, folders, files in os.walk(folder):
@@ -99,7 +99,7 @@ def folder_digest(folder: Path) -> str:
             try:
                 status = Path(path, name).stat()
             except OSError:
-                continue  # a link that leads nowhere
+                continue  # a broken link
             state.update(f"{path}/{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
             count += 1
         if count > _WALKED_FILES:
@@ -108,13 +108,13 @@ def folder_digest(folder: Path) -> str:
 
 
 def fitting_interpreter(wanted: str) -> str:
-    """Return the newest ``python3.N`` on PATH that works and that bounds such as ``>=3.12,<4`` admit; "" for none."""
+    """Return the newest working ``python3.N`` on PATH within bounds such as ``>=3.12,<4``; "" if there is none."""
     bounds = re.findall(r"(>=|<=|>|<)\s*(\d+)(?:\.(\d+))?", wanted)
     compare = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
     for minor in range(_NEWEST, OLDEST[1] - 1, -1):
         name = f"python3.{minor}"
         if all(compare[sign]((3, minor), (int(major), int(part or 0))) for sign, major, part in bounds):
-            with suppress(InterpreterError):  # a shim of pyenv's is there for versions that are not active
+            with suppress(InterpreterError):  # pyenv has shims for inactive versions, too
                 find_interpreter(name, "--python")
                 return name
     return ""
@@ -125,10 +125,10 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
 
     Args:
         python: A path (of the interpreter or of the environment's folder), or a command on PATH.
-        option: The option that named it, for the error's text.
+        option: The option it came from, for the error's text.
 
     Raises:
-        InterpreterError: When it does not exist, is not a Python, or is too old.
+        InterpreterError: It does not exist, is not a Python, or is too old.
     """
     path = Path(python).expanduser()
     if path.is_dir() and (path / "bin" / "python").exists():
@@ -137,7 +137,7 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
     if program is None:
         what = "is a folder without bin/python" if path.is_dir() else "is not a program"
         raise InterpreterError(f"{option} {python}: {what}; name an environment's Python, like .venv/bin/python")
-    # Not resolved: the interpreter of a virtual environment is a link, and knows its environment by the link's place.
+    # Do not resolve links: a virtual environment's interpreter is a link, whose location determines the environment.
     program = os.path.abspath(program)  # noqa: PTH100 - Path.resolve would follow the link
     hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"}
     env = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -152,7 +152,7 @@ def find_interpreter(python: str, option: str) -> tuple[str, Facts]:
     except (OSError, msgspec.DecodeError) as error:
         raise InterpreterError(f"{option} {python} does not answer like a Python interpreter: {error}") from error
     if done.returncode or facts is None:
-        # Another program may quote the whole question in its complaint: its beginning is enough.
+        # Another program may echo the whole script in its error: show only the beginning.
         why = complaint(done.stderr)[:160]
         raise InterpreterError(f"{option} {python} does not answer like a Python interpreter: {why}")
     if tuple(int(part) for part in facts.python_version.split(".")[:2]) < OLDEST:

@@ -1,4 +1,4 @@
-"""The packages that a project's own tests need: from its pyproject.toml, from a requirements file, or as named."""
+"""The packages that a project's tests need: from its pyproject.toml, from a requirements file, or as given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rocattn_profiling.revisions.interpreters import canonical
 
 GROUPS = ("test", "tests", "testing", "bench", "benchmark", "benchmarks", "benchmarking", "perf", "performance")
 PLUGINS = frozenset({"pytest-benchmark", "pytest-codspeed"})
-"""What brings the fixture: where none of the usual groups has one, the first other that does is read as well."""
+"""Packages that provide the fixture: if no usual group has one, the first other group that does is also read."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
 _USUAL_FILES = ("*require*.txt", "*require*/*.txt", "test*/*require*.txt")
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([\w., ]+)", re.MULTILINE)
@@ -29,7 +29,7 @@ class Groups:
         project: The project's folder.
 
     Raises:
-        SuiteError: When its pyproject.toml is not valid TOML.
+        SuiteError: Its pyproject.toml is not valid TOML.
     """
 
     def __init__(self, project: Path) -> None:
@@ -40,15 +40,15 @@ class Groups:
         self._extras = _by_name(table.get("optional-dependencies", {}))
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a group or an extra of this name."""
+        """Whether there is a group or extra with this name."""
         return canonical(name) in self._groups.keys() | self._extras.keys()
 
     def requirements(self, name: str) -> list[str]:
-        """Return what a group and an extra of this name ask for, with what they include; empty without them."""
+        """Return the requirements of the group and extra with this name, including nested ones; empty without them."""
         return list(dict.fromkeys([*self._of_group(canonical(name), ()), *self._of_extra(canonical(name), ())]))
 
     def of_tests(self) -> list[str]:
-        """Return what the usual groups of tests and benchmarks ask for."""
+        """Return the requirements of the usual groups for tests and benchmarks."""
         listed = [text for name in GROUPS for text in self.requirements(name)]
         if not _has_plugin(listed):
             others = (self.requirements(name) for name in [*self._groups, *self._extras])
@@ -56,7 +56,7 @@ class Groups:
         return list(dict.fromkeys(listed))
 
     def for_modules(self, modules: Collection[str]) -> list[str]:
-        """Return the requirements, of any group or extra, for packages that are named as modules are."""
+        """Return requirements from any group or extra for packages that have the same name as a module."""
         every = (text for name in [*self._groups, *self._extras] for text in self.requirements(name))
         return [text for text in dict.fromkeys(every) if name_of(text) in modules]
 
@@ -73,7 +73,7 @@ class Groups:
                 yield from self._expanded(item, (*above, name))
 
     def _expanded(self, text: str, above: tuple[str, ...]) -> Iterator[str]:
-        """Yield a requirement, or those of the project's own extras that it names: ``project[test]``."""
+        """Yield a requirement, or, for the project's own extras (``project[test]``), theirs."""
         match = _SELF.match(text)
         if not match or canonical(match[1]) != self.project:
             yield text
@@ -83,14 +83,14 @@ class Groups:
 
 
 def is_project(folder: Path) -> bool:
-    """Whether a folder can be built: the pyproject.toml of a workspace, or of settings alone, is no project."""
+    """Whether a folder can be built: a pyproject.toml only for a workspace or settings is not a project."""
     if any((folder / name).is_file() for name in PROJECT_FILES[1:]):
         return True
     return not {"project", "build-system"}.isdisjoint(_tables(folder))
 
 
 def members(tree: Path) -> dict[str, Path]:
-    """Return name -> folder of the projects of a workspace of uv's; empty where the tree is none."""
+    """Return name -> folder of the projects in a uv workspace; empty if the tree is not one."""
     workspace = _tables(tree).get("tool", {}).get("uv", {}).get("workspace", {})
     found = {path for pattern in workspace.get("members", []) for path in sorted(tree.glob(pattern)) if path.is_dir()}
     found -= {path for pattern in workspace.get("exclude", []) for path in tree.glob(pattern)}
@@ -99,7 +99,7 @@ def members(tree: Path) -> dict[str, Path]:
 
 
 def needed_members(tree: Path, project: Path) -> list[Path]:
-    """Return the members of a workspace that one of them requires, and these in turn, but for itself."""
+    """Return the workspace members that a member requires, directly or indirectly, except itself."""
     known, needed, wanted = members(tree), list[Path](), [project]
     while wanted:
         folder = wanted.pop()
@@ -115,7 +115,7 @@ def _tables(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's pyproject.toml; empty without one.
 
     Raises:
-        SuiteError: When it is not valid TOML.
+        SuiteError: It is not valid TOML.
     """
     path = folder / "pyproject.toml"
     try:
@@ -130,17 +130,17 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str], tests: Iter
     Args:
         tree: The checked-out repository.
         project: The project's folder in it.
-        tests: Their files and folders: what these import, and an extra has, is wanted, too, unless others are named.
-        named: Each a requirements file, a group or an extra of pyproject.toml, or a requirement; none for the usual
+        tests: Their files and folders: packages that they import and an extra lists are added if ``named`` is empty.
+        named: Each a requirements file, a group or extra of pyproject.toml, or a requirement; empty for the usual
             groups.
 
     Raises:
-        UnknownNameError: When one of them is nothing of this.
-        SuiteError: When a file cannot be read.
+        UnknownNameError: An item of ``named`` is none of these.
+        SuiteError: A file cannot be read.
     """
     groups = Groups(project)
     if not named:
-        found = groups.of_tests()  # those of a workspace often stand at its top
+        found = groups.of_tests()  # a workspace often has them at its top
         if not _has_plugin(found):
             found += Groups(tree).of_tests()
         if not _has_plugin(found):
@@ -165,7 +165,7 @@ def wanted_by_tests(tree: Path, project: Path, named: Sequence[str], tests: Iter
 
 
 def _imported(tests: Iterable[Path]) -> set[str]:
-    """Return each part of the names of modules that files import: a backend of one's own is named as what it needs."""
+    """Return all parts of imported modules' names: a project's own backend module is often named like its package."""
     parts: set[str] = set()
     for file in (file for path in tests for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path])):
         with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def _files(project: Path, tree: Path) -> list[Path]:
 
 
 def _of_file(file: Path) -> list[str]:
-    """Return what a file that nobody named asks for; nothing where it cannot be read whole."""
+    """Return the requirements in a file that the user did not name; none if it cannot be read completely."""
     try:
         return list(_lines(file, ()))
     except (SuiteError, OSError):
@@ -192,13 +192,13 @@ def _of_file(file: Path) -> list[str]:
 
 
 def name_of(requirement: str) -> str:
-    """Return the canonical name of the package that a requirement is for; "" for what begins with none."""
+    """Return the canonical name of a requirement's package; "" if it does not begin with a name."""
     match = _NAME.match(requirement.strip())
     return canonical(match.group()) if match else ""
 
 
 def _lines(file: Path, above: tuple[Path, ...]) -> Iterator[str]:
-    """Yield the requirements of a file in pip's format and of those that it includes; other options are left out."""
+    """Yield the requirements in a file in pip's format and in files it includes; other options are ignored."""
     for line in file.read_text(errors="replace").replace("\\\n", "").splitlines():
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         included = re.match(r"(?:-r|--requirement)[ =]*(.+)", text)

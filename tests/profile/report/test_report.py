@@ -168,7 +168,7 @@ def test_a_comparison_is_of_medians_and_says_from_what_to_what():
     assert not {"tflops", "valu_busy_pct"} & {move["metric"] for move in others}
     page = profile_pages.profile_html(after, 0, comparison)
     assert f"{new['l2_hit_pct'].title} 75.0 to 15.0 %" in page
-    assert re.findall("(?<=other counters: )[^<.;]*", page) == snapshot(["VALU busy"])
+    assert re.findall("(?<=different counters\\): )[^<.;]*", page) == snapshot(["VALU busy"])
     for text in (page, profile_pages.profile_markdown(after, comparison)):
         assert "-40.0 %" in text
 

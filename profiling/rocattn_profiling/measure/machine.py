@@ -1,4 +1,4 @@
-"""The machine and commit that a measurement belongs to, and the resources that machine or container has left now."""
+"""The machine and commit that a measurement belongs to, and the resources that the machine or container has left."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rocattn_profiling.revisions.git import RevisionError, git, uncommitted
 
 
 def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
-    """Go through (version, folder) of the groups of this process for a controller, innermost first.
+    """Yield (version, folder) of this process's control groups for a controller, innermost first.
 
-    A container with a namespace of its own sees its group at the mount's root, one without sees the host's path; both
-    the path and its parents are tried, and folders that are not there are left out.
+    A container with its own cgroup namespace sees its group at the mount's root, one without sees the host's path. The
+    path and its parents are tried, and missing folders are skipped.
     """
     mounts: dict[str, Path] = {}
     for line in system_text(root / "proc/self/mountinfo").splitlines():
@@ -50,7 +50,7 @@ def _folders(controller: str, root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the whole number in a file; None when there is none, or the word "max"."""
+    """Return the integer in a file; None if there is none, or for "max"."""
     text = system_text(path)
     return int(text) if text.lstrip("-").isdigit() else None
 
@@ -59,7 +59,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     """Return the CPU time this process may use, in cores, or None without a limit.
 
     Args:
-        root: Where /proc and the control groups are looked for.
+        root: The root of /proc and the control groups.
     """
     limits = []
     for version, folder in _folders("cpu", root):
@@ -73,7 +73,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int | None:
-    """Return the most memory this process and its group may use, in bytes, or None without a limit."""
+    """Return the memory limit of this process and its group, in bytes, or None without a limit."""
     limits = []
     for version, folder in _folders("memory", root):
         limit = _number(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"))
@@ -83,7 +83,7 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
 
 
 def memory_left_bytes(root: Path = Path("/")) -> int | None:
-    """Return how much more memory the group may take, in bytes, or None without a limit.
+    """Return how much more memory the group may allocate, in bytes, or None without a limit.
 
     File pages that the kernel can drop at once (inactive_file) count as free, as they do for ``docker stats``.
     """
@@ -102,7 +102,7 @@ def memory_left_bytes(root: Path = Path("/")) -> int | None:
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the CPU's name as the system gives it; its architecture where it gives none."""
+    """Return the CPU's name as reported by the system, or else its architecture."""
     try:
         text = cpuinfo.read_text()
     except OSError:
@@ -133,7 +133,7 @@ def total_memory_bytes() -> int:
 
 
 def available_memory_bytes() -> int:
-    """Return the memory in bytes that can still be taken without swapping or being killed by the control group."""
+    """Return the memory in bytes that can be allocated without swapping or being killed by the control group."""
     import psutil
 
     available = int(psutil.virtual_memory().available)
@@ -142,13 +142,13 @@ def available_memory_bytes() -> int:
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables that hold every BLAS, OpenMP and our own kernels to a number of threads.
+    """Return the environment variables that limit every BLAS, OpenMP and our kernels to a number of threads.
 
-    Waiting threads of OpenBLAS spin for 2^26 cycles and more (0.1 s was seen), on the core that the next backend needs:
-    they are sent to sleep after 2^20, long after the next product of the same call would have come.
+    Waiting OpenBLAS threads spin for 2^26 cycles and more (0.1 s was seen), on the core that the next backend needs.
+    Here they sleep after 2^20 cycles, by when the next product of the same call would long have started.
 
-    glibc's allocator gives freed memory back, or not, by where it happens to lie: the same code then pays for page
-    faults in each call, or never (1.84 times the time was seen, the same in every process of an environment). It is
+    Whether glibc's allocator returns freed memory to the system depends on its address: the same code then incurs page
+    faults in every call, or never (1.84 times the time was seen, the same in every process of an environment). It is
     configured to keep up to 1 GiB.
     """
     names = [f"{name}_NUM_THREADS" for name in ("BLIS", "MKL", "OMP", "OPENBLAS", "ROCATTN")]
@@ -158,15 +158,15 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def load_average() -> float:
-    """Return the 1-minute load average; 0 where the system has none."""
+    """Return the 1-minute load average; 0 if the system has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def machine_name(cpu: str, cores: int, memory_bytes: int, gpu: str = "") -> str:
-    """Return the name that results of this kind of machine are stored under.
+    """Return the name under which results of this type of machine are stored.
 
-    ``ROCATTN_MACHINE`` if set; else made of the hardware, not of the host name, because containers and cloud runners of
-    one type have a new host name every time and would each begin a history of their own.
+    It is ``ROCATTN_MACHINE`` if set. Otherwise it is derived from the hardware, not the host name: containers and cloud
+    runners of one type have a new host name every time, and each would start its own history.
     """
     if name := os.environ.get("ROCATTN_MACHINE", "").strip():
         return re.sub(r"[^\w.+-]+", "-", name)
@@ -183,7 +183,7 @@ def _slug(text: str) -> str:
 def gpu_facts() -> dict[str, str]:
     """Return the name, target and drivers of the first GPU that this process may use; empty without one.
 
-    Queried once, in another process: a broken driver must not crash the measuring one. The stand-in does not count.
+    Queried once, in another process: a broken driver must not crash the measuring process. The stand-in does not count.
     """
     answer = probe()
     if not answer.devices or answer.devices[0].is_stand_in:
@@ -193,7 +193,7 @@ def gpu_facts() -> dict[str, str]:
         return {"gpu": device.name, "gfx": device.arch, "driver": "NVIDIA, by HIP forwarded to CUDA: not an AMD GPU"}
     try:
         amdgpu = Path("/sys/module/amdgpu/version").read_text().strip()
-    except OSError:  # the driver that comes with the kernel has no version of its own
+    except OSError:  # the driver built into the kernel has no version
         amdgpu = platform.release()
     gfx = device.arch.partition(":")[0]
     return {"gpu": device.name or gfx, "gfx": gfx, "driver": f"amdgpu {amdgpu}, HIP {answer.runtime}"}
@@ -211,7 +211,7 @@ def blas_name() -> str:
 
 
 def kernel_compiler() -> str:
-    """Return the compiler and instruction set of cpu-flash's kernels, or "" where there are none."""
+    """Return the compiler and instruction set of cpu-flash's kernels, or "" if there are none."""
     try:
         library = choose_cpu_library()
     except ToolchainError:
@@ -239,7 +239,7 @@ def this_machine() -> Machine:
 
 
 def _git(repo: Path, *arguments: str) -> str:
-    """Return the output of a git command in a repository, or "" when git is missing or fails."""
+    """Return the output of a git command in a repository, or "" if git is missing or fails."""
     try:
         return git(repo, *arguments)
     except RevisionError:
@@ -247,11 +247,11 @@ def _git(repo: Path, *arguments: str) -> str:
 
 
 def this_commit(repo: Path) -> Commit | None:
-    """Return the commit that is checked out in a repository, or None outside of one (or without git).
+    """Return the commit that is checked out in a repository, or None outside a repository (or without git).
 
-    ``dirty`` says that tracked files differ from the commit, or that there are untracked sources beside them.
+    ``dirty`` is set if tracked files differ from the commit, or if there are untracked sources next to them.
     """
-    # Signatures (log.showSignature) would be printed before it, and other encodings as they are configured.
+    # Override user configuration that prints signatures before the line (log.showSignature) or changes its encoding.
     line = _git(repo, "log", "-1", "--no-show-signature", "--encoding=UTF-8", "--format=%H %ct %s")
     if not line:
         return None
@@ -261,10 +261,10 @@ def this_commit(repo: Path) -> Commit | None:
 
 
 def measured_repo() -> Path | None:
-    """Return the checkout that the imported rocattn runs from, or None when it is an installed copy.
+    """Return the checkout that the imported rocattn runs from, or None for an installed copy.
 
-    An environment inside a checkout (``.venv``) is an installed copy: git would name a repository for it, but not the
-    one whose code runs.
+    An environment inside a checkout (``.venv``) is an installed copy: git would report the repository around it, whose
+    code is not what runs.
     """
     if rocattn.__file__ is None:
         return None

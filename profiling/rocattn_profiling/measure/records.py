@@ -1,8 +1,8 @@
-"""Records: one measurement each, with what, where, raw samples, and whether its output was right.
+"""Records: each is one measurement, with what and where, raw samples, and whether its output was correct.
 
-Records are stored one a line (JSON Lines) and never rewritten: a file that was cut off in the middle of a line by a
-kill loses that line only. Everything that can be computed from samples (means, percentiles, TFLOP/s) is a property
-in `rocattn_profiling.measure.stats`, not stored truth.
+Records are stored one per line (JSON Lines) and never rewritten: a file that a kill truncated in the middle of a line
+loses only that line. Values derived from samples (means, percentiles, TFLOP/s) are computed in
+`rocattn_profiling.measure.stats`, not stored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from rocattn_profiling.base.reasons import Coverage, Reason, counted
 
 SCHEMA = 1
 Status = Literal["measured", "skipped", "failed"]
-"""Measured; left out on purpose; or the backend crashed or raised."""
-_LONGEST_NS = 1e18  # 31 years; nothing takes 0, either: rates are work over time
-_LARGEST = 1e300  # JSON has no inf: the largest number stands for it
+"""Measured, left out on purpose, or failed because the backend crashed or raised."""
+_LONGEST_NS = 1e18  # 31 years; times must also be above 0, since rates are work over time
+_LARGEST = 1e300  # stands for inf, which JSON lacks
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,12 +34,12 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         start_ns: Unix time at which the process began to sample.
         pos: Position among the launches of the same measurement, from 0.
         number: Calls timed together in one sample; samples are already divided by it.
-        samples_ns: Wall time of one call, a sample each, in the order taken.
+        samples_ns: Wall time per call for each sample, in the order taken.
         cpu_ns: CPU time of the process for the same samples (all threads); may be empty.
         nivcsw: Involuntary context switches during each sample; may be empty.
-        load: 1-minute load average when the launch began.
-        host_ns: What a call with arrays on the GPU, which waits for nothing, costs the host; 0: not measured.
-        kernels_ns: The GPU's time of its kernels.
+        load: 1-minute load average at the start of the launch.
+        host_ns: Host time of an asynchronous call with arrays on the GPU; 0 if not measured.
+        kernels_ns: GPU time of the call's kernels.
     """
 
     start_ns: int
@@ -54,16 +54,16 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """A comparison of the output with float64 (design: error <= factor x the error of a naive program in the dtype).
+    """A comparison of the output with float64 (rule: error <= factor x the error of a naive program in the dtype).
 
     Attributes:
-        ok: Whether the error is within the rule (ratio <= 1), and no input was written into.
+        ok: Whether the error is within the rule (ratio <= 1), and no input was modified.
         max_abs_error, max_rel_error, rms_error: Against the float64 result; rel is max_abs over the largest |result|.
-        naive_max_abs_error: The same for the naive program of the same dtype.
-        factor: The factor of the rule (2 for outputs, 3 for gradients).
-        rows_checked, rows: Query rows compared, of how many; large outputs are sampled.
+        naive_max_abs_error: max_abs_error of the naive program in the same dtype.
+        factor: The rule's factor (2 for outputs, 3 for gradients).
+        rows_checked, rows: Number of query rows compared, and in total; large outputs are sampled.
         what: The tensor with the worst error: "out", "lse", "dq", "dk" or "dv".
-        ratio: That error over the allowed one, at its worst.
+        ratio: The largest ratio of that error to the allowed one.
         written: Inputs that the backend wrote into.
     """
 
@@ -81,17 +81,17 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_finite(self) -> bool:
-        """Whether there is NaN or inf where float64 has none, or vice versa: then the error is not a number."""
+        """Whether there is NaN or inf where float64 has none, or vice versa; the error is then NaN."""
         return self.max_abs_error > _LARGEST
 
 
 def written_into(names: Iterable[str]) -> str:
-    """Return what is wrong with a backend that changed these arrays."""
+    """Return the error message for a backend that modified these arrays."""
     return f"the backend wrote into {', '.join(names)}, which it is given to read"
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a record was measured: slow-moving facts only; ``compiler`` is that of the CPU kernels, with their ISA."""
+    """Where a record was measured: facts that rarely change. ``compiler`` is the CPU kernels', with their ISA."""
 
     name: str
     cpu: str
@@ -108,7 +108,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """Which code was measured; ``dirty`` when the working tree differed from the commit."""
+    """Which code was measured; ``dirty`` if the working tree differed from the commit."""
 
     sha: str
     date_ms: int
@@ -123,23 +123,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         suite: The grid it belongs to ("inference", "decode", …).
         backend: The backend's name.
         config: `AttentionConfig.to_dict` of what ran.
-        label: `AttentionConfig.label`, for people.
+        label: `AttentionConfig.label`, for display.
         data: How inputs were made: "normal" or "trig", with ``seed``.
-        threads: BLAS and kernel threads it was allowed.
+        threads: Maximum number of BLAS and kernel threads.
         status: Whether it was measured, left out on purpose (memory, time, support), or the backend crashed or raised.
-        launches: Raw samples, by process launch; empty unless measured.
+        launches: Raw samples per process launch; empty unless measured.
         check: The comparison with float64; None unless measured.
         peak_rss_bytes: Largest resident set of a launch (the whole process).
-        ceilings: Measured limits of this machine in the same run: ``gemm_tflops``, ``memory_gbps``; ``disturbed`` is
-            there if other processes kept them low.
+        ceilings: This machine's limits measured in the same run: ``gemm_tflops``, ``memory_gbps``; also ``disturbed``
+            if other processes kept them low.
         skipped: Why it was skipped or failed, with the size that did not fit; empty if it was measured.
         pair: Identifies records measured interleaved in the same launches; they may be compared sample by sample.
-        option: The option that selects it, for a suite that is not a grid: ``--modules gemma``.
+        option: The option that selects it, if the suite is not a grid: ``--modules gemma``.
         extra_flops, extra_bytes: Work timed in addition to the config's attention: a module's projections.
-        layers: How many layers of the model have this config, for a suite that is a model; else 0.
-        host: The node's name, where a job of a fleet measured it; see `Place`.
-        caches: "cold" where calls took copies of Q, K and V in turns that no cache holds together, as a model's layers
-            have keys and values of their own; "warm" where each call read the same.
+        layers: How many layers of the model have this config, if the suite is a model; otherwise 0.
+        host: The node's name, if a fleet's job measured it; see `Place`.
+        caches: "cold" if calls cycled through copies of Q, K and V that together exceed every cache, as each layer of a
+            model has its own keys and values; "warm" if each call read the same arrays.
     """
 
     schema: int = SCHEMA
@@ -167,17 +167,17 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     caches: Literal["warm", "cold"] = "warm"
 
     def __post_init__(self) -> None:
-        """Refuse a status that its reason contradicts.
+        """Reject a status that its reason contradicts.
 
         Raises:
-            ValueError: When a measured record has a reason, or another one has none.
+            ValueError: A measured record has a reason, or another one has none.
         """
         if (self.status == "measured") == bool(self.skipped):
             raise ValueError(f"status {self.status!r} contradicts skipped {self.skipped!r}")
 
     @property
     def why_not(self) -> str:
-        """Why there are no samples, for people; empty if there are."""
+        """Why there are no samples, for display; empty if there are."""
         if self.status == "failed":
             return f"failed: {self.skipped}"
         return self.skipped or ("" if self.launches else "nothing was measured")
@@ -192,16 +192,16 @@ def append_record(path: Path, record: Record) -> None:
     """Append one record and force it to disk.
 
     Raises:
-        RocattnError: When the folder or disk does not take it; the message names the file and the cause.
+        RocattnError: The file cannot be written; the message names the file and the cause.
     """
     append_entry(path, record)
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Go through the records of a file; a line that a kill cut off is passed over.
+    """Yield the records in a file, skipping a line that a kill truncated.
 
     Raises:
-        RocattnError: When the file is missing or a whole line is not a record of this schema.
+        RocattnError: The file is missing, or a complete line is not a record of this schema.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -217,7 +217,7 @@ def read_records(path: Path) -> Iterator[Record]:
                 raise RocattnError(f"{path}:{number} is damaged: {error}") from error
             if isinstance(error.__cause__, msgspec.ValidationError):
                 raise RocattnError(f"{path}:{number} is not a rocattn record: {error}") from error
-            if line.startswith(b"{"):  # a record that was cut off
+            if line.startswith(b"{"):  # a truncated record
                 continue
             raise RocattnError(f"{path}:{number} is not a record: is this the right file?") from None
         if record.schema != SCHEMA:
@@ -231,7 +231,7 @@ def read_records(path: Path) -> Iterator[Record]:
 
 
 def coverage_of(records: Iterable[Record]) -> Coverage:
-    """Return how many records are measurements, and why others are none: a backend that failed is needed."""
+    """Return how many records are measurements, and why others are not; a failed backend counts as a needed gap."""
     records = list(records)
     left_out = {
         status: counted(
@@ -252,10 +252,10 @@ def to_builtins(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 class Place(NamedTuple):
-    """Where records were measured: a machine with its software, and on a fleet the host name of the node.
+    """Where records were measured: a machine with its software and, on a fleet, the node's host name.
 
-    Numbers of two places are never compared, whatever else they share. Two nodes of one type are two places: their
-    clocks, their cooling and their neighbours differ by more than many a speed-up.
+    Numbers from two places are never compared. Two nodes of the same type are two places: clocks, cooling and other
+    tenants can differ by more than many a speed-up.
     """
 
     machine: Machine
@@ -273,7 +273,7 @@ def place_of(record: Record) -> Place:
 
 
 def by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
-    """Return records by where they were measured, in order of first appearance."""
+    """Group records by where they were measured, in order of first appearance."""
     members: dict[Place, list[Record]] = {}
     for record in records:
         members.setdefault(place_of(record), []).append(record)
@@ -281,7 +281,7 @@ def by_place(records: Iterable[Record]) -> dict[Place, list[Record]]:
 
 
 def place_names(places: Iterable[Place]) -> dict[Place, str]:
-    """Return a unique name for each place: to equal names, the facts that differ are added."""
+    """Return a unique name for each place; equal names get the facts that differ appended."""
     places = list(dict.fromkeys(places))
     alike: dict[str, list[Place]] = {}
     for place in places:

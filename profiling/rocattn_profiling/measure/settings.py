@@ -1,4 +1,4 @@
-"""How a bench measures, and when two runs are the same measurement."""
+"""The settings of a bench, and when two runs count as the same measurement."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How to measure.
 
     Attributes:
-        launches: Fresh processes a config.
-        min_samples, max_samples: Samples of a backend in each launch.
-        warmup_s, budget_s: Time for a backend's warm-up and for its samples, in each launch.
+        launches: Fresh processes per config.
+        min_samples, max_samples: A backend's samples per launch.
+        warmup_s, budget_s: A backend's time for warm-up and for samples per launch, in seconds.
         time_limit_s: A config estimated to take longer is skipped; a launch that takes over twice this is killed.
         threads: Threads for BLAS and kernels; 0 is all available cores.
         data, seed: How inputs are made.
         backend_module: Module that registers further backends when imported; "" for none.
-        warm: Leave in the caches what a call reads, of few queries too (`Record.caches`).
+        warm: Keep a call's inputs in the caches, also with few queries (`Record.caches`).
         quick: Measure the machine's ceilings in about a second.
     """
 
@@ -55,10 +55,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What all records of one file have in common.
+    """The properties that all records of a file share.
 
     Attributes:
-        commit, machine: As in the records; no machine for a fleet's, whose records are of many.
+        commit, machine: As in the records; no machine for a fleet, whose records are from many.
         code: Hash of the measured source text, which distinguishes two states of a dirty tree.
         settings: The part of `Settings` that determines the meaning of a sample.
     """
@@ -78,14 +78,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, path: Path) -> Identity | None:
-        """Read an identity; None when there is none, or not a readable one."""
+        """Read an identity; None if there is none, or it is unreadable."""
         try:
             return decoded(path.read_bytes(), cls)
         except (OSError, DocumentError):
             return None
 
     def difference(self, old: Identity | None) -> str:
-        """Return how the records of an older run differ from this run; "" when they do not."""
+        """Return how an older run's records differ from this run; "" if they do not."""
         if old is None:
             return "an unknown commit and machine"
         if self.machine != old.machine:
@@ -106,11 +106,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 def import_backends(module: str) -> list[str]:
     """Import rocattn's backends and, if named, a module that registers more; return the names it added.
 
-    The module may lie in the working directory, as for ``python -m``: a console script's own search begins in bin/. It
-    may be named by its file, too.
+    The module may be in the working directory, as for ``python -m`` (a console script's search path starts with bin/).
+    It may also be given as a file.
 
     Raises:
-        RocattnError: When the module cannot be imported; one line.
+        RocattnError: The module cannot be imported; the message is one line.
     """
     from rocattn.backends import BACKENDS
 
@@ -139,9 +139,9 @@ def _imported(module: str) -> ModuleType:
 
 
 def code_hash(module: str = "") -> str:
-    """Return the hash of the library's and the kernels' files, and of one more module's file."""
+    """Return a hash of the library's and the kernels' files, and of one more module's file."""
     files = [Path(file)] if module and (file := _imported(module).__file__) else []
-    files.append(Path(__file__).parents[1] / "workloads/modules.py")  # timed, as the library is
+    files.append(Path(__file__).parents[1] / "workloads/modules.py")  # timed, like the library
     roots = [Path(str(rocattn.__file__)).parent]
     with suppress(ToolchainError):  # without kernel sources, backends that need none can still be benched
         roots.append(kernel_root())

@@ -1,9 +1,9 @@
 """Numbers computed from records: summaries, rates against this machine's ceilings, and speed-ups with intervals.
 
-Pure functions, without numpy. Percentiles are those of all samples of all launches together; rates use the median,
-because contention only ever adds time and a mean carries it. Every interval takes the process
-launch as its unit: samples of one launch share its memory layout and its disturbances and are not independent
-(research behind the gate: pooled samples turned up to 28 % of identical pairs into "differences").
+Pure functions, without numpy. Percentiles are over all samples of all launches. Rates use the median, because
+contention only ever adds time, which would inflate a mean. The unit of every interval is the process launch: samples
+of one launch share its memory layout and its disturbances and are not independent (research behind the gate: pooled
+samples turned up to 28 % of identical pairs into "differences").
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ GPU_STANDARD = "gpu-standard"
 STANDARD_OF = {"gpu": GPU_STANDARD, GPU_STANDARD: "", "cpu": ""}
 """The standard attention that a backend is compared with; "cpu" unless listed, none for standard attention."""
 LOW_QUANTILE = 0.05
-"""Quantile of a launch's samples that is its location: of ten, about the mean of the lowest two. Higher quantiles and
-means gained nothing on the gate's recordings."""
+"""Quantile of a launch's samples that is its location: for ten samples, about the mean of the lowest two. Higher
+quantiles and means were no better on the gate's recordings."""
 DISTURBED_SWITCHES_PER_S = 100.0
-"""An idle machine takes the CPU from a process a few times a second; another busy process, hundreds of times."""
+"""On an idle machine a process is preempted a few times a second; next to a busy process, hundreds of times."""
 CROWDING_LOAD = 1.5
-"""Processes that want to run for each core, our own included, from which a record is `crowded`."""
+"""Runnable processes per core, including our own, from which a record is `crowded`."""
 CROWDED_SPREAD = 0.1
-"""Standard deviation by which runs of one thread differ then beside what their launches do, of the ratio's logarithm:
-with it 48 of 48 intervals of sixteen runs at load 13 to 16 held the mean of their eight's others, without it 39."""
+"""Standard deviation of the log ratio between single-threaded runs on a crowded machine, in addition to that between
+launches. With it, 48 of 48 intervals of sixteen runs at load 13 to 16 contained the mean of the other runs in their
+group of eight; without it, 39."""
 WIDEST_RATIO = 3.0
 """Ratio of a 95 % interval's ends from which a ratio is undecided: "121x (3.5 to 4215)" is no number."""
 CEILING_SLACK = 1.05
-"""How far a share may exceed 1: ceilings of a quiet machine, retaken eight times, lay within 4 % of their mean."""
+"""Largest accepted share of a ceiling: on a quiet machine, eight repeated ceilings were within 4 % of their mean."""
 DISTURBED_CEILINGS = "disturbed"
-"""Beside a record's ceilings if other processes disturbed all takes of them, or all but one, or no two agreed."""
+"""Key in a record's ceilings if other processes disturbed all takes or all except one, or if no two takes agreed."""
 UndecidedCode = Literal[
     "wide_interval", "disturbed", "crowded", "disturbed_ceiling", "above_ceiling", "float32_ceiling"
 ]
-"""Why a number is undecided: for programs."""
+"""Why a number is undecided, as codes for programs."""
 _QUIET_OR_ONE_THREAD = (
     "measure again on an idle machine (`rocattn doctor` shows the load), or, where several threads were measured, with "
     "--threads 1: BLAS threads that wait for one that lost its core keep the other cores busy"
@@ -85,22 +86,23 @@ _RESAMPLES = 2000
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A record in numbers.
+    """A record's statistics.
 
     Attributes:
-        launches, samples: How many of each.
+        launches, samples: Number of each.
         mean_ns, min_ns, max_ns, p50_ns, p95_ns, p99_ns: Wall time of one call, over all samples.
         launch_stddev_ns: Standard deviation over the launches' locations (`location`); None with fewer than two.
         disturbed_launches: Launches that lost the CPU to other processes all the time (`disturbed`).
-        cores_used: CPU time over wall time, over all samples; None where CPU time was not recorded.
+        cores_used: CPU time over wall time, over all samples; None if CPU time was not recorded.
         calls_per_s: 1 / P50.
-        tokens_per_s: batch * seq_q, or all packed rows, / P50: of a decode step, B / time; of a prompt, prompt tokens.
-        tflops: Exact FLOPs (visible pairs only; and a module's projections) / P50, in 1e12/s.
-        tflops_conventional: The same with the FLOPs that papers print (``flops_conventional``).
+        tokens_per_s: batch * seq_q (or all packed rows) / P50: B / time for a decode step, prompt tokens / time for a
+            prompt.
+        tflops: Exact FLOPs (visible pairs only, plus a module's projections) / P50, in 1e12/s.
+        tflops_conventional: The same with the FLOPs that papers report (``flops_conventional``).
         gbps: Compulsory bytes (``bytes_moved``) / P50, in 1e9/s.
         gemm_pct, memory_pct: tflops and gbps in percent of the ceilings measured in the same run; None without one,
-            and where it is undecided. float64 is compared with the float64 ceiling, every other dtype with float32's.
-        undecided: Why "gemm_pct" or "memory_pct" is no number although its ceiling was measured.
+            and if undecided. float64 is compared with the float64 ceiling, every other dtype with float32's.
+        undecided: Why "gemm_pct" or "memory_pct" is None although its ceiling was measured.
     """
 
     launches: int
@@ -134,7 +136,7 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
         launches: Launches compared.
         unit: "launch": a t interval over launches. "sample": there is one launch only, so the interval is a bootstrap
             over its interleaved samples; it says nothing about how the ratio varies between processes.
-        undecided: Why the ratio is no number; None if it is one.
+        undecided: Why there is no ratio; None if there is one.
     """
 
     slow: str
@@ -148,20 +150,20 @@ class Speedup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def undecided(low: float, high: float | None) -> Reason[UndecidedCode] | None:
-    """Return why a ratio with this 95 % interval is no number to show; None if it is one.
+    """Return why a ratio with this 95 % interval is too uncertain to show; None if it is not.
 
     Args:
         low: The lower end of the interval.
-        high: The upper one; None is infinite.
+        high: The upper end; None is infinite.
     """
     return None if high is not None and 0 < high <= WIDEST_RATIO * low else WIDE_INTERVAL
 
 
 def quantile(values: Sequence[float], q: float) -> float:
-    """Return the q-quantile (0 to 1) by linear interpolation between order statistics, as numpy's default.
+    """Return the q-quantile (0 to 1) by linear interpolation between order statistics, numpy's default method.
 
     Raises:
-        RocattnError: When there are no values.
+        RocattnError: There are no values.
     """
     if not values:
         raise RocattnError("a quantile of no samples was asked for")
@@ -173,7 +175,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 
 def low_quantile(samples: Sequence[float]) -> float:
-    """Return the location of a launch with these samples, which neither preemption nor a fluke moves."""
+    """Return the location of a launch with these samples, robust to preemption and outliers."""
     return quantile(samples, LOW_QUANTILE)
 
 
@@ -185,9 +187,9 @@ def mostly_disturbed(launches: Sequence[Launch]) -> bool:
 def disturbed(launch: Launch) -> bool:
     """Whether most samples of a launch lost the CPU at more than `DISTURBED_SWITCHES_PER_S`.
 
-    Judged by involuntary context switches, which say nothing about the times: leaving such launches out, or marking
-    them, does not prefer fast ones. The gate's criterion, CPU share against that of uninterrupted samples, is for one
-    thread: with two, a busy machine left no uninterrupted samples to compare 64 of 75 such launches with.
+    The criterion is involuntary context switches, not times, so that excluding or marking such launches does not favor
+    fast ones. The gate's criterion, CPU share relative to uninterrupted samples, works only for one thread: with two,
+    64 of 75 such launches on a busy machine had no uninterrupted samples to compare with.
     """
     spans_ns = [sample * launch.number for sample in launch.samples_ns]
     rates = [switches * 1e9 / span for switches, span in zip(launch.nivcsw, spans_ns, strict=False) if span]
@@ -195,7 +197,7 @@ def disturbed(launch: Launch) -> bool:
 
 
 def newest(records: Iterable[Record]) -> list[Record]:
-    """Return the last written record of each id and place, in order of first appearance: a repetition replaces."""
+    """Return the last record of each id and place, in order of first appearance: repetitions replace earlier ones."""
     return list({(record.id, place_of(record)): record for record in records}.values())
 
 
@@ -203,7 +205,7 @@ def summarize(record: Record) -> Summary:
     """Return the summary of a record that has samples.
 
     Raises:
-        RocattnError: When it has none (it was skipped).
+        RocattnError: It has none (it was skipped).
     """
     samples = [sample for launch in record.launches for sample in launch.samples_ns]
     if not samples:
@@ -212,7 +214,7 @@ def summarize(record: Record) -> Summary:
     p50 = quantile(samples, 0.5)
     tflops = (config.flops + record.extra_flops) / p50 / 1e3
     gbps = (config.bytes_moved + record.extra_bytes) / p50
-    ceilings = {} if record.backend in {"gpu", GPU_STANDARD} else record.ceilings  # they are the CPU's
+    ceilings = {} if record.backend in {"gpu", GPU_STANDARD} else record.ceilings  # ceilings are the CPU's
     gemm = ceilings.get("gemm_float64_tflops" if config.dtype == "float64" else "gemm_tflops")
     shares = {"gemm_pct": _share(tflops, gemm), "memory_pct": _share(gbps, ceilings.get("memory_gbps"))}
     passed = {name for name, share in shares.items() if share is not None and share > CEILING_SLACK}
@@ -251,9 +253,9 @@ def _share(rate: float, ceiling: float | None) -> float | None:
 
 
 def student_t_cdf(t: float, dof: int) -> float:
-    """Return P(T <= t) of Student's distribution with whole degrees of freedom.
+    """Return P(T <= t) of Student's t distribution with an integer number of degrees of freedom.
 
-    The finite series of Abramowitz and Stegun 26.7.3 and 26.7.4.
+    Uses the finite series of Abramowitz and Stegun 26.7.3 and 26.7.4.
     """
     theta = math.atan2(t, math.sqrt(dof))
     cos2, sin = math.cos(theta) ** 2, math.sin(theta)
@@ -271,29 +273,29 @@ def student_t_quantile(p: float, dof: int) -> float:
     """Return the t with P(T <= t) = p, for 0.5 <= p < 1, by Newton's method.
 
     Raises:
-        RocattnError: For p outside of that range or dof < 1.
+        RocattnError: p is outside that range, or dof < 1.
     """
     if not 0.5 <= p < 1 or dof < 1:
         raise RocattnError(f"Student's t has no quantile here for p = {p} and {dof} degrees of freedom")
     peak = math.exp(math.lgamma((dof + 1) / 2) - math.lgamma(dof / 2)) / math.sqrt(dof * math.pi)
-    # From below, where the normal quantile lies, no step goes beyond the root: the distribution is concave there.
+    # Start from the normal quantile, which is below the root: the CDF is concave there, so no step overshoots.
     t, step = NormalDist().inv_cdf(p), 1.0
-    while step > 1e-9 * t:  # the next one is its square
+    while step > 1e-9 * t:  # the next step would be about its square
         step = (p - student_t_cdf(t, dof)) / (peak * (1 + t * t / dof) ** (-(dof + 1) / 2))
         t += step
     return t
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
-    """Return (mean, low, high): the t interval of the mean of at least two independent values."""
+    """Return (mean, low, high): the t interval for the mean of at least two independent values."""
     mean = fmean(values)
     half = student_t_quantile(0.5 + confidence / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 
 def _bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float, float]:
-    """Return (median, low, high): the percentile bootstrap of the median at 95 %."""
-    source = random.Random(seed)  # noqa: S311 - resampling, not secrets; seeded so that a record always reads the same
+    """Return (median, low, high): the 95 % percentile bootstrap interval of the median."""
+    source = random.Random(seed)  # noqa: S311 - resampling, not secrets; seeded for reproducible results
     medians = [median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES)]
     return median(values), quantile(medians, 0.025), quantile(medians, 0.975)
 
@@ -302,7 +304,7 @@ def speedup(a: Record, b: Record) -> Speedup:
     """Return how many times faster ``b`` is than ``a``: the time of ``a`` over the time of ``b``, with its interval.
 
     Raises:
-        RocattnError: When the two were not measured interleaved in the same launches, or share no launch.
+        RocattnError: The two were not measured interleaved in the same launches, or share no launch.
     """
     if not a.pair or a.pair != b.pair or place_of(a) != place_of(b):
         raise RocattnError(f"{a.id} and {b.id} were not measured side by side: they cannot be compared")
@@ -315,17 +317,17 @@ def speedup(a: Record, b: Record) -> Speedup:
 
 
 def crowded(record: Record) -> bool:
-    """Whether more processes wanted to run than there are cores, in most launches.
+    """Whether more processes were runnable than there are cores, in most launches.
 
-    Which of several threads runs is then up to the scheduler for seconds: launches of one run agree, and those of the
-    next do not.
+    The scheduler's choice between several threads then persists for seconds: launches within a run agree, but those of
+    the next run differ.
     """
     loads = [launch.load for launch in record.launches]
     return bool(loads) and median(loads) > CROWDING_LOAD * max(1, record.machine.cores)
 
 
 def _widened(found: Speedup) -> Speedup:
-    """Return a speed-up whose interval has what runs differ by, and launches of one run do not."""
+    """Return a speed-up whose interval includes the variation between runs, which launches of one run do not show."""
     if found.unit != "launch":
         return found
     centre, half = (math.log(found.low) + math.log(found.high)) / 2, (math.log(found.high) - math.log(found.low)) / 2
@@ -337,7 +339,7 @@ def _widened(found: Speedup) -> Speedup:
 
 
 def winning_start(ratios: Mapping[int, Speedup]) -> int | None:
-    """Return the smallest length from which every speed-up is proven to be one; None if that of the longest is not."""
+    """Return the smallest length from which on every speed-up is proven; None if the longest length's is not."""
     start = None
     for length in sorted(ratios, reverse=True):
         if ratios[length].ratio is None or ratios[length].low <= 1:
@@ -350,7 +352,7 @@ def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: 
     """Return how many times faster one backend's launches are than another's in the same processes.
 
     Raises:
-        RocattnError: When the two share no launch.
+        RocattnError: The two share no launch.
     """
     others = {launch.pos: launch for launch in fast}
     launches = [(launch, others[launch.pos]) for launch in slow if launch.pos in others]
@@ -365,7 +367,7 @@ def compare_launches(slow: Sequence[Launch], fast: Sequence[Launch], slow_name: 
         pairs = zip(x.samples_ns, y.samples_ns, strict=False)
         centre, low, high = _bootstrap_interval([math.log(s / t) for s, t in pairs])
     ends = math.exp(low), math.exp(high)
-    # Launches are independent draws only of a machine that is left alone: the same command gave 200x, 3.3x and 2.3x.
+    # Launches are independent draws only on an undisturbed machine: the same command gave 200x, 3.3x and 2.3x.
     why_not = DISTURBED if any(map(mostly_disturbed, zip(*launches, strict=True))) else undecided(*ends)
     return Speedup(
         slow=slow_name,

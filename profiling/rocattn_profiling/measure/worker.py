@@ -1,8 +1,8 @@
-"""A measuring process, from both ends: starting it with a job and reading its result; and its part of the same.
+"""Both ends of a measuring process: the parent starts it with a job and reads its result; the worker serves the job.
 
-The process is started as ``python -m MODULE``. The job comes as JSON on stdin, the result leaves as one line of JSON on
-a pipe of its own, and everything that a backend prints goes to a log, so that nothing it prints can be taken for a
-result. The name of the running backend is kept in a shared file, for the parent to name it if the process is killed.
+The process is started as ``python -m MODULE``. It reads the job as JSON from stdin and writes the result as one line of
+JSON to a separate pipe. Everything that a backend prints goes to a log, so that it cannot be mistaken for a result. A
+shared file has the running backend's name, so that the parent can report it if the process is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EXIT_S = 10.0
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """A process that ended without a result: which backend was running ("" if none), how it ended, what it printed."""
+    """A process that ended without a result: the backend running then ("" if none), how it ended, what it printed."""
 
     backend: str
     reason: str
@@ -39,23 +39,23 @@ class Crash(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a process reported, a line of JSON, and what it printed."""
+    """A process's report, one line of JSON, and its printed output."""
 
     line: bytes
     log: str
 
 
 def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -> Reply | Crash:
-    """Do a job in a fresh process, of which nothing is left afterwards, and return its report.
+    """Run a job in a fresh process, leave nothing of it behind, and return its report.
 
-    (A signal that lands while the process is being made leaves it to end by itself: its input closes, its parent is not
-    there.)
+    (If a signal arrives while the process is being created, the process ends by itself, since its input closes and its
+    parent is gone.)
 
     Args:
-        module: Run with ``-m``; it ends in `serve`.
+        module: The module to run with ``-m``; it calls `serve` at its end.
         job: What to do, encoded.
         env: The process's whole environment.
-        timeout_s: After this long the process is killed.
+        timeout_s: Seconds after which the process is killed.
     """
     began = time.monotonic()
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as state:
@@ -76,7 +76,7 @@ def run_worker(module: str, job: bytes, env: dict[str, str], timeout_s: float) -
 
 
 def _converse(process: Popen[bytes], pipe: IO[bytes], job: bytes, deadline: float) -> bytes | None:
-    """Send the job, return the first line of the pipe: cut short if the process died, None if it took too long."""
+    """Send the job and return the pipe's first line: truncated if the process died, None if it took too long."""
     assert process.stdin is not None
     try:
         process.stdin.write(job)
@@ -84,7 +84,7 @@ def _converse(process: Popen[bytes], pipe: IO[bytes], job: bytes, deadline: floa
     except BrokenPipeError:
         pass  # it died before reading: the empty reply below shows that
     received = b""
-    # Not until the end of the file: a process that the backend left behind may hold the pipe open.
+    # Do not read to the end of the file: a process that the backend left behind may keep the pipe open.
     while not received.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([pipe], [], [], left)[0]:
@@ -93,14 +93,14 @@ def _converse(process: Popen[bytes], pipe: IO[bytes], job: bytes, deadline: floa
         if not chunk:
             break
         received += chunk
-    with suppress(TimeoutExpired):  # it has reported: its exit handlers are not waited for any longer
+    with suppress(TimeoutExpired):  # it has reported: do not wait longer for its exit handlers
         process.wait(max(0.0, min(_EXIT_S, deadline - time.monotonic())))
     return received
 
 
 def reset_peak() -> None:
-    """Let the kernel count the resident peak anew, where it offers that (Linux)."""
-    with suppress(OSError):  # the peak is then that of the whole process so far
+    """Reset the kernel's peak resident set, if supported (Linux)."""
+    with suppress(OSError):  # otherwise the peak is that of the whole process so far
         Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -123,13 +123,13 @@ def describe(error: BaseException) -> str:
 
 
 def serve(perform: Callable[[bytes, Callable[[str], None]], Any], failed: Callable[[str], Any]) -> None:
-    """Read the job from stdin, do it, write the result: a line of JSON on the pipe that the command line names.
+    """Read the job from stdin, run it, and write the result as a JSON line to the pipe given on the command line.
 
-    It ends with its parent: an orphan would disturb the next measurement.
+    It ends when its parent does: an orphan would disturb the next measurement.
 
     Args:
-        perform: Does the encoded job and returns its report; its second argument records the backend at work.
-        failed: Makes a report of why that raised.
+        perform: Runs the encoded job and returns its report; its second argument records the running backend.
+        failed: Returns a report on an exception.
     """
     result_fd, state_fd, parent = (int(word) for word in sys.argv[1:4])
     end_with_parent(parent)

@@ -1,9 +1,9 @@
-"""One screen: a command's answer as lines of styled text. Widths, wrapping, alignment and cuts are decided here alone.
+"""One screen: a command's answer as lines of styled text, with all widths, wrapping, alignment and truncation.
 
-On a terminal, paragraphs are wrapped; no word is broken, so that names, paths and commands can be copied. In a log and
-in a file a paragraph is one line, and a table is as wide as it needs to be. Colors are the console's business.
+On a terminal, paragraphs are wrapped, but words are not broken, so that names, paths and commands can be copied. In a
+log or file a paragraph is one line, and a table is as wide as it needs to be. The console handles colors.
 
-rich is imported inside the functions, so that ``--help`` does not pay for it.
+rich is imported inside the functions, so that ``--help`` does not load it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 _NARROWEST, _WIDEST, _LOG, _UNLIMITED = 60, 120, 100, 10_000
-_SHORTEST = 20  # columns of a line that is cut, however narrow the terminal
+_SHORTEST = 20  # minimum columns of a truncated line on a narrow terminal
 _WORD = re.compile(r"\s*\S+\s*")
 _ASCII = {"…": "...", "µ": "u", "≥": ">", "→": "->", "\u2013": "-", "·": ".", **dict.fromkeys("█▏▎▍▌▋▊▉", "#")}
 
 
 class Card:
-    """Lines for one screen; foreign text in them is text, whatever it holds.
+    """Lines for one screen; untrusted text in them is never interpreted as markup.
 
     Attributes:
-        lines: What was added.
-        width: Columns that texts are laid out for: 60 to 120, 100 in a log.
-        room: Columns that a table may take: all of a terminal, without limit in a log.
-        unicode: Whether the output takes more than ASCII.
+        lines: The lines added so far.
+        width: Columns for text: 60 to 120, or 100 in a log.
+        room: Columns that a table may take: a terminal's full width, unlimited in a log.
+        unicode: Whether the output supports more than ASCII.
     """
 
     def __init__(self, width: int = 0, *, unicode: bool = True) -> None:
-        """Begin a card for a terminal of so many columns; without any, for a log or a file."""
+        """Begin a card for a terminal with ``width`` columns; 0 is for a log or file."""
         self.lines: list[Text] = []
         self.width = min(max(width, _NARROWEST), _WIDEST) if width else _LOG
         self.room = width or _UNLIMITED
@@ -66,7 +66,7 @@ class Card:
         return text
 
     def spell(self, text: str) -> str:
-        """Return text on one line, in what the output can show, without anything that acts on a terminal or a log."""
+        """Return text on one line, in characters the output can show, without control sequences."""
         text = harmless(text)
         return text if self.unicode else "".join(_ASCII.get(character, character) for character in text)
 
@@ -75,9 +75,9 @@ class Card:
 
         Args:
             parts: Its text.
-            first: What its first line begins with.
-            indent: Blanks before its other lines; None for the length of ``first``.
-            wrap: Whether lines may be broken; commands and paths are not, so that they can be copied.
+            first: Prefix of its first line.
+            indent: Spaces before its other lines; None for the length of ``first``.
+            wrap: Whether lines may be wrapped; False for commands and paths, so that they can be copied.
         """
         from rich.cells import cell_len
 
@@ -98,12 +98,12 @@ class Card:
         self.add()
 
     def some(self, items: Sequence[Item], most: int, rest: str | Callable[[Sequence[Item]], str]) -> Iterator[Item]:
-        """Yield the first items, to be added; then add a line about the others, if there are any.
+        """Yield the first items for the caller to add; then add a line about the others, if there are any.
 
         Args:
-            items: All of them.
-            most: How many are shown.
-            rest: The line, in which the first ``#`` is their number, or what returns it for them.
+            items: All items.
+            most: Maximum number of items to show.
+            rest: The line, in which the first ``#`` is the number of others, or a function of them that returns it.
         """
         yield from items[:most]
         if others := items[most:]:
@@ -112,13 +112,13 @@ class Card:
     def rows(
         self, rows: Iterable[Sequence[Part]], *, right: Container[int] = (), gap: int = 2, first: str = ""
     ) -> list[Text]:
-        """Return a line for each row, with its cells below each other; columns without text take no room.
+        """Return a line per row, with aligned columns; columns without text are left out.
 
         Args:
-            rows: As many cells each.
-            right: Columns that are aligned at the right.
-            gap: Blanks between two columns.
-            first: What each line begins with.
+            rows: Rows with the same number of cells.
+            right: Columns that are right-aligned.
+            gap: Spaces between two columns.
+            first: Prefix of each line.
         """
         cells = [[self.text(cell) for cell in row] for row in rows]
         widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
@@ -136,11 +136,11 @@ class Card:
             self.add(line, wrap=False)
 
     def cut(self, text: str, taken: int = 0) -> str:
-        """Return as much of a line as fits beside so many columns; in a log all of it."""
+        """Return as much of a line as fits next to ``taken`` columns; in a log, all of it."""
         return text if self.room == _UNLIMITED else self.fit(text, max(self.width - taken, _SHORTEST))
 
     def fit(self, text: str, most: int) -> str:
-        """Return text in at most so many columns, with an ellipsis where it is cut."""
+        """Return text in at most ``most`` columns, with an ellipsis if it is truncated."""
         from rich.cells import cell_len, set_cell_size
 
         text, dots = self.spell(text), self.spell("…")
@@ -156,5 +156,5 @@ class Card:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Return the first names, and how many others there are: "a, b and 3 more"."""
+    """Return the first names and the number of others: "a, b and 3 more"."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

@@ -1,6 +1,6 @@
-"""What the commands share towards a terminal: progress on stderr, only JSON on stdout, tables, a clean end by signals.
+"""Terminal output that commands share: progress on stderr, JSON only on stdout, tables, clean exits on signals.
 
-rich and msgspec are imported inside the functions, so that ``--help`` does not pay for them.
+rich and msgspec are imported inside the functions, so that ``--help`` does not load them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     Handlers = dict[signal.Signals, Any]
 
-_WHAT = 160  # characters of a step: a label may be long
-_GAP = 3  # between two columns of a table
-_ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # between two lines on a step that takes long
+_WHAT = 160  # maximum characters of a step, since a label may be long
+_GAP = 3  # spaces between two columns of a table
+_ELAPSED_TERMINAL_S, _ELAPSED_LOG_S = 20.0, 60.0  # interval between two lines about a long step
 _ENDING = {signal.SIGTERM: "terminated", signal.SIGHUP: "the terminal was closed"}
 _STARTS = (ExtensionFileLoader.create_module.__code__, ExtensionFileLoader.exec_module.__code__)
-_LOADED_S = 0.01  # until a signal is raised again that came while a compiled module started
-_kept: list[tuple[IO[str], int]] = []  # stdout, and its descriptor, while `json_alone` has them
+_LOADED_S = 0.01  # delay before re-raising a signal that arrived while a compiled module was loading
+_kept: list[tuple[IO[str], int]] = []  # stdout and its descriptor while `json_alone` reserves them
 
 
 def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> None:
@@ -42,26 +42,26 @@ def add_common(parser: argparse.ArgumentParser, *, out: str | None = None) -> No
 
 
 def stderr() -> Console:
-    """Return the console for people; `stdout` says what colours it has."""
+    """Return the console for messages; for its colors see `stdout`."""
     return _console(stderr=True)
 
 
 def stdout() -> Console:
-    """Return the console for a command's answer: colour on a terminal only, and none under NO_COLOR or TERM=dumb."""
+    """Return the console for a command's answer: with color only on a terminal, without NO_COLOR or TERM=dumb."""
     return _console(stderr=False)
 
 
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console
 
-    # Under NO_COLOR rich itself would still write bold text.
+    # With NO_COLOR, rich would still write bold text.
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
     # Labels may contain brackets and colons, which rich would parse as its own markup.
     return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, color_system=colours)
 
 
 def say(*lines: str) -> None:
-    """Print lines for people on stderr; what strangers wrote in them is text."""
+    """Print messages on stderr; untrusted text in them is not interpreted as markup."""
     from rocattn_profiling.base.markup import line
 
     print(*map(line, lines), sep="\n", file=sys.stderr, flush=True)
@@ -69,7 +69,7 @@ def say(*lines: str) -> None:
 
 @contextmanager
 def steps(title: str) -> Iterator[Callable[[str], None]]:
-    """Yield what shows the step that begins, on stderr: a spinner on a terminal, else a line each."""
+    """Yield a function that announces each step on stderr: with a spinner on a terminal, otherwise with a line."""
     console = stderr()
     if not console.is_terminal:
         yield lambda what: say(f"{title}: {what}")
@@ -80,10 +80,10 @@ def steps(title: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]:
-    """Say every now and then how long a block already takes, if it takes long: more often on a terminal than in a log.
+    """Report the elapsed time of a long block at intervals, which are shorter on a terminal than in a log.
 
     Args:
-        what: What goes on, as the beginning of the line.
+        what: The activity, as the beginning of the line.
         say_line: Prints one line.
     """
     every_s = _ELAPSED_TERMINAL_S if sys.stderr.isatty() else _ELAPSED_LOG_S
@@ -103,10 +103,10 @@ def saying_elapsed(what: str, say_line: Callable[[str], None]) -> Iterator[None]
 
 
 def open_streams() -> None:
-    """Open the standard streams that who started us has closed, so that no file of ours gets their numbers.
+    """Reopen standard streams that the parent closed, so that no other file gets their descriptors.
 
-    What goes to stderr is for people, and is dropped, also where a full disk does not take it. What goes to stdout was
-    asked for: writing it fails.
+    Output to a closed stderr is only messages and is dropped, as it is on a full disk. Output to a closed stdout was
+    requested, so writing it fails.
     """
     for number in range(3):
         try:
@@ -121,7 +121,7 @@ def open_streams() -> None:
 
 
 class _ForPeople(io.FileIO):
-    """A stream that drops what a full disk does not take: a log that cannot be written ends no measurement."""
+    """A stream that drops output if the disk is full, since an unwritable log must not end a measurement."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Write some bytes."""
@@ -134,24 +134,24 @@ class _ForPeople(io.FileIO):
 
 
 def spell_out() -> None:
-    """Escape characters that stdout's encoding lacks, as stderr does: a name must not crash a command."""
+    """Make stdout escape characters that its encoding lacks, like stderr: a name must not crash a command."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_utf8(text: str) -> None:
-    """Print text for programs in UTF-8 whatever the locale: JSON and XML have no other encoding."""
+    """Print text for programs in UTF-8 in any locale, since JSON and XML require it."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     print(text, end="", flush=True)
 
 
 def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
-    """Have a handler called when the job is stopped or its terminal closes; return the former ones, for `restore`.
+    """Install a handler for a stopped job or closed terminal; return the previous ones, for `restore`.
 
-    A signal that is ignored (SIGHUP under nohup) stays ignored. Ctrl-C does what it did.
+    An ignored signal (SIGHUP under nohup) stays ignored. Ctrl-C is not affected.
     """
-    if threading.current_thread() is not threading.main_thread():  # the only one that may set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         return {}
     former = {number: signal.getsignal(number) for number in (*_ENDING, signal.SIGINT)}
     former = {number: was for number, was in former.items() if was not in {signal.SIG_IGN, None}}
@@ -162,17 +162,17 @@ def at_end(handler: Callable[[int, FrameType | None], Any]) -> Handlers:
 
 
 def _between_loads(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], Any]:
-    """Return a handler that raises, but not while a compiled module starts: what it imports for that would be missing.
+    """Return a handler that raises, but not while a compiled module is loading, whose own imports would then fail.
 
-    Not all of them look whether an import failed: msgspec dropped the exception, and crashed minutes later for want of
-    datetime.
+    Not every module checks for a failed import: msgspec dropped the exception, and crashed minutes later because
+    datetime was missing.
     """
 
     def heard(number: int, frame: FrameType | None) -> Any:
         caller = frame
         while caller is not None:
             if caller.f_code in _STARTS:
-                # Sent to the thread that waits, in a call of the system say: a signal to another does not end that.
+                # Send it to the waiting thread: a signal to another thread does not interrupt its system call.
                 again = threading.Timer(_LOADED_S, signal.pthread_kill, (threading.get_ident(), number))
                 again.daemon = True
                 return again.start()
@@ -183,7 +183,7 @@ def _between_loads(handler: Callable[[int, FrameType | None], Any]) -> Callable[
 
 
 class EndedError(KeyboardInterrupt):
-    """Raised where a signal of `at_end` is heard: what a backend's own code raises, SystemExit too, is its failure."""
+    """Raised on a signal of `at_end`; any other exception from a backend, even SystemExit, is the backend's failure."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -191,23 +191,23 @@ class EndedError(KeyboardInterrupt):
 
 
 def ending(how: str) -> str:
-    """Return the last line of a command that a signal ended: how, and what is kept."""
+    """Return the last line of a command that a signal ended: how it ended, and what is kept."""
     from rocattn_profiling.base.journal import kept
 
     return "; ".join(filter(None, [how, kept()]))
 
 
 def restore(former: Handlers) -> None:
-    """Put former handlers back."""
+    """Restore previous handlers."""
     for number, handler in former.items():
         signal.signal(number, handler)
 
 
 @contextmanager
 def cleanly(command: str) -> Iterator[None]:
-    """Unwind at the signals of `at_end`, so that child processes are ended too, and say at last what is kept.
+    """Unwind on the signals of `at_end`, so that child processes end too, and finally say what is kept.
 
-    Programs that the command starts are seen to fail.
+    Also makes sure that failures of started programs are noticed, even if SIGCHLD was ignored.
     """
     from rocattn_profiling.base.process import end_started
 
@@ -215,14 +215,14 @@ def cleanly(command: str) -> Iterator[None]:
         end_started()  # threads may be waiting for them
         raise EndedError(number)
 
-    with suppress(ValueError):  # in another thread than the main one
-        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # every failed program would seem to end with status 0
+    with suppress(ValueError):  # not in the main thread
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # then every failed program would appear to exit with 0
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     former = at_end(ended)
     try:
         yield
     except (KeyboardInterrupt, RuntimeError) as error:
-        told = error.__cause__ if isinstance(error, RuntimeError) else error  # 3.11 wraps what comes in __set_name__
+        told = error.__cause__ if isinstance(error, RuntimeError) else error  # 3.11 wraps exceptions in __set_name__
         if not isinstance(told, KeyboardInterrupt):
             raise
         if not isinstance(told, EndedError):
@@ -273,15 +273,15 @@ def print_table(
 ) -> None:
     """Print a table; every column but the keys is right-aligned.
 
-    No cell is cut. On a pipe the table is as wide as it needs to be. On a narrower terminal it is split into parts
-    below each other, each of which repeats the key columns.
+    No cell is truncated. On a pipe the table is as wide as it needs to be. On a narrower terminal it is split into
+    parts below each other, each of which repeats the key columns.
 
     Args:
         title: Printed above the table.
-        columns: Their names.
-        rows: As many cells each.
+        columns: The columns' names.
+        rows: Rows with one cell per column.
         keys: How many of the first columns identify a row (kernel and architecture: 2).
-        answer: Whether it is what the command was asked for, and goes to stdout; else to stderr.
+        answer: Whether it is the command's answer, and goes to stdout; otherwise it goes to stderr.
     """
     from rich import box
     from rich.cells import cell_len
@@ -303,7 +303,7 @@ def print_table(
     for part in parts:
         table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
         for index in (*range(keys), *part):
-            whole = index >= keys and widths[index] <= room  # else it is folded, as no cell is cut
+            whole = index >= keys and widths[index] <= room  # otherwise wrap it, since no cell is truncated
             table.add_column(
                 columns[index], justify="right" if index >= keys else "left", no_wrap=whole, overflow="fold"
             )
@@ -314,7 +314,7 @@ def print_table(
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people: ``40 s``, ``6 min``, ``1 h 20 min``."""
+    """Return a duration for display: ``40 s``, ``6 min``, ``1 h 20 min``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -327,7 +327,7 @@ def duration(seconds: float) -> str:
 class Progress:
     """Progress with an ETA: a live bar on a terminal, a line every few seconds elsewhere (CI logs).
 
-    A ``brief`` one prints nothing if it ends before its first line is due. A ``phased`` one is for `Progress.show`.
+    With ``brief`` it prints nothing if it ends before its first line is due. ``phased`` is for `Progress.show`.
     """
 
     def __init__(self, title: str, total: int, *, phased: bool = False, brief: bool = False) -> None:
@@ -346,9 +346,9 @@ class Progress:
             self._bar.start()
 
     def expect(self, total: int) -> None:
-        """Change how many steps there will be in all."""
+        """Change the total number of steps."""
         if not self.total:
-            self._started = self._last = time.monotonic()  # the time before had no steps to estimate others by
+            self._started = self._last = time.monotonic()  # earlier time says nothing about the time per step
         self.total = total
         if self._bar is not None:
             self._bar.update(self._task, total=total)
@@ -369,14 +369,14 @@ class Progress:
             say(f"{self.title}: {self.done}/{self.total}, {left:.0f} s left{told}")
 
     def show(self, step: Step) -> None:
-        """Show where a run of several phases is: each phase has a bar of its own, and the whole run the time left."""
+        """Show the progress of a run with several phases: a bar per phase, and the time left for the whole run."""
         from rocattn_profiling.base.markup import terminal
 
         left = "" if step.left_s is None else f", about {duration(step.left_s)} left"
         if self._bar is not None:
             count = f" ({step.done} of {step.total})" if step.total else ""
             what = f"{step.what}{count}{left}{': ' if step.of else ''}{step.of}"
-            total = step.total or None  # a phase of unknown length moves to and fro
+            total = step.total or None  # a phase of unknown length pulses
             self._bar.update(self._task, completed=step.done, total=total, what=terminal(what, _WHAT))
             return
         now = time.monotonic()
@@ -386,14 +386,14 @@ class Progress:
             say(f"{self.title}: {terminal(step.what, _WHAT)}{count}{left}")
 
     def stop(self) -> None:
-        """Take the bar down."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
 
 @contextmanager
 def progress(title: str, total: int, *, brief: bool = False, phased: bool = False) -> Iterator[Progress]:
-    """Show progress for the length of a block; arguments as of `Progress`."""
+    """Show progress while the block runs; arguments: see `Progress`."""
     shown = Progress(title, total, brief=brief, phased=phased)
     try:
         yield shown
@@ -405,10 +405,10 @@ class Step(NamedTuple):
     """Progress of one phase.
 
     Attributes:
-        done, total: Launches, passes or benchmarks; a total of 0 is unknown.
-        what: The phase in words, or the name of the current or last step.
-        left_s: Seconds left of the whole run; None if nobody knows.
-        of: The name of the current step, where ``what`` is the phase.
+        done, total: Launches, passes or benchmarks; a total of 0 means unknown.
+        what: A description of the phase, or the name of the current or last step.
+        left_s: Seconds left for the whole run; None if unknown.
+        of: The name of the current step, if ``what`` is the phase.
     """
 
     done: int

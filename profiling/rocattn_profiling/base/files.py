@@ -1,7 +1,7 @@
-"""Writing files: a reader never sees half of one, a kill loses at most the last line, and a lock keeps others out.
+"""Write files: a reader never sees a partial file, a kill loses at most the last line, and a lock excludes others.
 
-Results are written in two steps: `StagedFiles` writes every file under a temporary name beside its target, where a full
-disk, an error or Ctrl-C costs nothing, and then renames them all. So a failing command leaves earlier results intact.
+Results are written in two steps: `StagedFiles` writes every file under a temporary name next to its target, where a
+full disk, an error or Ctrl-C does no harm, and then renames them all. So a failing command keeps earlier results.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LONGEST_REASON = 300
 
 
 class HeldError(RocattnError):
-    """Raised when another process holds a lock; one line that names the file."""
+    """Raised if another process holds a lock; the message is one line that names the file."""
 
 
 class DocumentError(RocattnError, ValueError):
-    """Raised for a document that is no JSON, or not of the type that it should be; one line that says why."""
+    """Raised for a document that is not JSON, or not of the expected type; the message is one line with the reason."""
 
 
 @overload
@@ -40,10 +40,10 @@ def decoded(data: bytes | str, kind: type[T]) -> T: ...
 
 
 def decoded(data: bytes | str, kind: Any = Any) -> Any:
-    """Return what a document of JSON holds, as a type: anybody may have written it.
+    """Decode an untrusted JSON document as a type.
 
     Raises:
-        DocumentError: When it is damaged, nested too deep, or of another type.
+        DocumentError: It is damaged, nested too deeply, or of another type.
     """
     import msgspec
 
@@ -54,15 +54,15 @@ def decoded(data: bytes | str, kind: Any = Any) -> Any:
 
 
 def of_other_schema(what: str | Path, schema: object, ours: int) -> str:
-    """Return in words that a document, or a line of one, is of another schema than this rocattn reads."""
+    """Return the message that a document, or a line of one, has a different schema from what this rocattn reads."""
     return f"{what} has schema {terminal(str(schema), 40)}, this rocattn reads {ours}"
 
 
 def open_regular(path: Path, *, follow_links: bool = True) -> BinaryIO:
-    """Open a regular file for reading; a device or a pipe, which may never end, is refused without waiting for it.
+    """Open a regular file for reading; reject a device or pipe, which may never end, without waiting for it.
 
     Raises:
-        OSError: When it cannot be opened, or is not a regular file.
+        OSError: It cannot be opened, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow_links else os.O_NOFOLLOW))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -89,16 +89,16 @@ def system_text(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file atomically (temporary file, then rename), making its folder.
+    """Write a file atomically (temporary file, then rename), creating its folder.
 
     Raises:
-        RocattnError: When it cannot be written; one line that names the file and the cause.
+        RocattnError: It cannot be written; one line that names the file and the cause.
     """
     return write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> Path:
-    """Write a file of bytes atomically, as `write_text` does; a device or a pipe is written to, never replaced."""
+    """Write bytes to a file atomically, like `write_text`; a device or pipe is written to, never replaced."""
     with StagedFiles() as staging:
         staging.add(path, [data])
         staging.commit()
@@ -106,10 +106,10 @@ def write_bytes(path: Path, data: bytes) -> Path:
 
 
 def write_together(files: Mapping[Path, str], *, committed: bool = False) -> list[Path]:
-    """Write several files, all of them or none; returns their paths. ``committed`` is that of `StagedFiles`.
+    """Write several files, all or none; return their paths. For ``committed`` see `StagedFiles`.
 
     Raises:
-        RocattnError: As `write_text`; then every file is as it was.
+        RocattnError: As for `write_text`; every file is then unchanged.
     """
     with StagedFiles(committed=committed) as staging:
         for path, text in files.items():
@@ -119,13 +119,13 @@ def write_together(files: Mapping[Path, str], *, committed: bool = False) -> lis
 
 
 def result_folder(folder: Path, *, ignored: bool = True) -> list[Path]:
-    """Create a folder for results, and those above it; return the new ones, outermost first.
+    """Create a results folder with its parents; return the new ones, outermost first.
 
-    In a git repository the outermost new folder ignores itself, as the caches of pytest and ruff do, so that results
+    In a git repository the outermost new folder ignores itself, like the caches of pytest and ruff, so that results
     never show up as changes to the user's project. ``ignored=False`` is for files that the user commits.
 
     Raises:
-        OSError: When a folder cannot be created, or a file is in the way; then none is left behind.
+        OSError: A folder cannot be created, or a file is in the way; no new folder remains.
     """
     created: list[Path] = []
     try:
@@ -143,7 +143,7 @@ def result_folder(folder: Path, *, ignored: bool = True) -> list[Path]:
 
 
 def _would_show_in_git(folder: Path) -> bool:
-    """Whether a new folder is in a repository, and in no folder that ignores itself."""
+    """Whether a new folder is in a repository, but not in a folder that ignores itself."""
     for above in folder.absolute().parents:
         if system_text(above / _IGNORE) == "*":
             return False
@@ -153,7 +153,7 @@ def _would_show_in_git(folder: Path) -> bool:
 
 
 def _remove_empty(created: list[Path]) -> None:
-    """Remove what `result_folder` made, as far as nothing else is in it."""
+    """Remove the folders that `result_folder` created, if nothing else is in them."""
     for folder in reversed(created):
         with suppress(OSError):  # not empty: something was committed to it
             if [*folder.iterdir()] == [folder / _IGNORE]:
@@ -164,10 +164,11 @@ def _remove_empty(created: list[Path]) -> None:
 class StagedFiles:
     """Files and folders that are written as ``.NAME.partial`` until all of them are complete.
 
-    Whatever is not committed when the block ends is removed, with the folders created for it.
+    When the block ends, everything that is not committed is removed, with the folders created for it.
 
     Args:
-        committed: They are for the user to commit; all others are results, whose new folders git ignores.
+        committed: Whether the files are for the user to commit; otherwise they are results, whose new folders git
+            ignores.
     """
 
     def __init__(self, *, committed: bool = False) -> None:
@@ -187,10 +188,10 @@ class StagedFiles:
         _remove_empty(self._made)
 
     def expect(self, paths: Iterable[Path]) -> None:
-        """Prepare for files that forks of this process will `add`: what they leave is removed here, too.
+        """Prepare for files that forks of this process will `add`: their leftovers are also removed here.
 
         Raises:
-            RocattnError: As `add`; and for a device or a pipe, whose content could not wait in a fork.
+            RocattnError: As for `add`; also for a device or pipe, whose content a fork could not keep.
         """
         for path in paths:
             if _is_special(path):
@@ -199,10 +200,10 @@ class StagedFiles:
                 self._beside(path)
 
     def add(self, path: Path, pieces: Iterable[bytes]) -> None:
-        """Write a file beside its target; the content for a device or a pipe waits in memory.
+        """Write a file next to its target; content for a device or pipe stays in memory.
 
         Raises:
-            RocattnError: When it cannot be written; one line that names the file and the cause.
+            RocattnError: It cannot be written; one line that names the file and the cause.
         """
         if path.is_dir():
             raise RocattnError(f"cannot write {path}: {os.strerror(errno.EISDIR)}")
@@ -213,10 +214,10 @@ class StagedFiles:
             file.writelines(pieces)
 
     def folder(self, path: Path) -> Path:
-        """Return an empty folder to fill, which will replace ``path`` with everything in it.
+        """Return an empty folder to fill, which will replace ``path`` entirely.
 
         Raises:
-            RocattnError: As `add`.
+            RocattnError: As for `add`.
         """
         with _naming(path):
             partial = self._beside(path)
@@ -230,13 +231,13 @@ class StagedFiles:
     def commit(self, *, replace: bool = True) -> None:
         """Move everything to its target.
 
-        Ctrl-C waits until that is done: files of two runs are not mixed.
+        Ctrl-C is deferred until that is done, so that files of two runs are not mixed.
 
         Args:
             replace: False keeps existing files, and moves only new ones.
 
         Raises:
-            RocattnError: When a device or pipe cannot be written, before any move; or a file cannot be renamed.
+            RocattnError: A device or pipe cannot be written (before any move), or a file cannot be renamed.
         """
         while self._through:
             _write_through(*self._through.pop(0))
@@ -287,7 +288,7 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
         return
-    with suppress(OSError):  # perhaps it is the folder that cannot be written
+    with suppress(OSError):  # the folder may be read-only
         path.unlink(missing_ok=True)
 
 
@@ -319,10 +320,10 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append one line and force it to disk, making the folder.
+    """Append one line and force it to disk, creating the folder.
 
     Raises:
-        RocattnError: When it cannot be written; the message names the file and the cause.
+        RocattnError: It cannot be written; the message names the file and the cause.
     """
     line += b"\n"
     try:
@@ -331,7 +332,7 @@ def append_line(path: Path, line: bytes) -> None:
         try:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a killed run left half a line: end it, so that ours is separate
+                line = b"\n" + line  # a killed run left a partial line: end it first
             written = os.write(descriptor, line)
             if written != len(line):
                 os.ftruncate(descriptor, size)
@@ -345,19 +346,19 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextmanager
 def locked(lock: Path, *, wait_s: float = math.inf) -> Iterator[None]:
-    """Hold a lock file for the length of a block; it is gone afterwards.
+    """Hold a lock file while the block runs; remove it afterwards.
 
-    The lock is the system's and ends with the process, however that ends: a file that a killed one left locks nothing.
-    One who waited for a file that is gone makes it anew and waits for that (filelock does, from 3.29.7 on), so that it
-    may be removed while it is held.
+    The operating system releases the lock when the process ends in any way, so a file left by a killed process locks
+    nothing. A process that waited for a removed file creates it again and waits for that (as filelock does since
+    3.29.7), so the file can be removed while it is locked.
 
     Args:
-        lock: The file, in a folder that exists.
-        wait_s: How long to wait for whoever holds it.
+        lock: The file, in an existing folder.
+        wait_s: How long to wait for the lock, in seconds.
 
     Raises:
-        HeldError: When another still holds it then.
-        OSError: When the folder cannot be written, or has no locks.
+        HeldError: Another process still holds it then.
+        OSError: The folder cannot be written, or does not support locks.
     """
     from filelock import FileLock, Timeout
 
@@ -369,6 +370,6 @@ def locked(lock: Path, *, wait_s: float = math.inf) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # it may stay: nobody holds it
+        with suppress(OSError):  # harmless if it stays: it is unlocked
             lock.unlink()
         own.release()

@@ -1,4 +1,4 @@
-"""Work in forks of this process, which share what it has read: nothing but results is copied between them."""
+"""Work in forks of this process, which share its memory: only results are copied between them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-_AHEAD = 16  # results for each process that wait for those before them
-_WAITING = 2  # items at one process
-_GENERATIONS, _FEWEST = 12, 48  # of forks, one after the other, and items of one
+_AHEAD = 16  # results per process that may wait for earlier ones
+_WAITING = 2  # items assigned to one process at a time
+_GENERATIONS, _FEWEST = 12, 48  # successive generations of forks, and the fewest items for one
 
 
 class CrashedError(RocattnError):
-    """Raised for work that ended its process; one line that says how."""
+    """Raised for work that crashed its process; the message is one line that says how."""
 
 
 def apart(work: Callable[[], R]) -> R:
-    """Return what ``work`` returns in a fork: a library of others may end that for what is in a damaged file.
+    """Return the result of ``work``, run in a fork, since a third-party library may crash on a damaged file.
 
     Raises:
-        CrashedError: When it did.
+        CrashedError: The fork crashed.
     """
     if sys.platform != "linux":
         return work()
@@ -62,7 +62,7 @@ def apart(work: Callable[[], R]) -> R:
 
 
 def _tell(work: Callable[[], Any], parent: int, send: Connection) -> None:
-    """Be the fork of `apart`, whose crash leaves no core and prints no stack."""
+    """Run in the fork of `apart`, where a crash leaves no core dump and prints no stack."""
     _begin(parent)
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -74,21 +74,21 @@ def _tell(work: Callable[[], Any], parent: int, send: Connection) -> None:
 
 
 def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]:
-    """Yield what ``work`` returns for each item, in order.
+    """Yield the result of ``work`` for each item, in order.
 
     Args:
-        work: May be any function: forks inherit it. Only what it returns is sent, by pickle.
-        items: What it is called with, in this process if there is only one.
-        jobs: Number of processes; 1 forks none.
+        work: Any function: forks inherit it. Only its results are sent, by pickle.
+        items: Its arguments, one per call; a single item runs in this process.
+        jobs: Number of processes; 1 does not fork.
 
     Raises:
-        RocattnError: When a process was killed.
+        RocattnError: A process was killed.
     """
     if jobs < 2 or len(items) < 2 or sys.platform != "linux":
         yield from map(work, items)
         return
     frozen = gc.get_freeze_count()
-    gc.freeze()  # a collection in a fork would write to everything it shares, and so copy it
+    gc.freeze()  # garbage collection in a fork would write to, and so copy, all shared pages
     share = -(-max(_FEWEST, -(-len(items) // _GENERATIONS)) // jobs)
     forks: dict[Connection, _Fork] = {}
     told: dict[int, tuple[bool, Any]] = {}
@@ -124,11 +124,11 @@ def forked(work: Callable[[T], R], items: Sequence[T], jobs: int) -> Iterator[R]
 
 
 class _Fork:
-    """A process that works on some items, and makes way for a new one: it keeps a copy of all that it ever touched.
+    """A process that works on some items and is then replaced, since it keeps a copy of every page it touched.
 
     Args:
-        work: What is called with each.
-        items: How many it works on.
+        work: Called with each item's index.
+        items: Number of items to work on.
     """
 
     def __init__(self, work: Callable[[int], Any], items: int) -> None:
@@ -142,26 +142,26 @@ class _Fork:
 
     @property
     def free(self) -> bool:
-        """Whether it takes another item: one waits while it works on one, so that it need not wait for us."""
+        """Whether it accepts another item: one is queued while it works on one, so that it is never idle."""
         return self._left > 0 and self.begun < _WAITING
 
     @property
     def done(self) -> bool:
-        """Whether it has worked on all."""
+        """Whether it has finished all items."""
         return not self._left and not self.begun
 
     def begin(self, at: int) -> None:
-        """Give it an item."""
+        """Assign it an item."""
         with suppress(BrokenPipeError):  # `told` says it
             self.connection.send(at)
         self.begun += 1
         self._left -= 1
 
     def told(self) -> tuple[int, bool, Any]:
-        """Return the next item that it has worked on, whether without an error, and the value or error.
+        """Return the next finished item, whether it succeeded, and the value or error.
 
         Raises:
-            RocattnError: When it was killed.
+            RocattnError: The process was killed.
         """
         try:
             told: tuple[int, bool, Any] = self.connection.recv()
@@ -171,14 +171,14 @@ class _Fork:
         return told
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """End it, even while it is working."""
         self._process.kill()
         self._process.join()
         self.connection.close()
 
 
 def _serve(work: Callable[[int], Any], parent: int, connection: Connection) -> None:
-    """Be a fork of `forked`."""
+    """Run in a fork of `forked`."""
     _begin(parent)
     while True:
         at = connection.recv()
@@ -197,8 +197,8 @@ def _forking() -> Iterator[None]:
 
 
 def _begin(parent: int) -> None:
-    """Begin a fork: Ctrl-C ends the process that made it, and that this one."""
-    # Another thread may have held a stream's lock, which then nothing in this process releases.
+    """Set up a fork: Ctrl-C ends its parent, which ends the fork."""
+    # Another thread may have held a stream's lock, which no thread in this process would release.
     sys.stdout = sys.stderr = None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

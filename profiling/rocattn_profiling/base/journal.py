@@ -1,6 +1,6 @@
-"""Journals: each finished result on a line of its own, on disk before the next is begun, with a checksum.
+"""Journals: one line per finished result, with a checksum, on disk before the next result is started.
 
-A command that is ended goes on from there when it is run again, and its last line says how much that is.
+An interrupted command continues from there when it is run again; its last line says how much was kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AGAIN = "the same command continues"
 
 
 class DamagedError(DocumentError):
-    """Raised for a line that is whole, and not as it was written."""
+    """Raised for a complete line that was modified after it was written."""
 
 
 def line_of(entry: msgspec.Struct) -> bytes:
@@ -42,11 +42,11 @@ def append_entry(path: Path, entry: msgspec.Struct) -> None:
 
 
 def entry_of(line: bytes, kind: type[T]) -> T:
-    """Return the result of a line; one of an older version has no checksum.
+    """Return a line's result; lines from older versions have no checksum.
 
     Raises:
-        DamagedError: When its checksum differs.
-        DocumentError: When it was cut off, or is of another type.
+        DamagedError: Its checksum differs.
+        DocumentError: It was truncated, or is of another type.
     """
     found = _CHECKSUM.search(line)
     if found is not None and found[1] != b"%d" % zlib.crc32(line[: found.start()]):
@@ -55,10 +55,10 @@ def entry_of(line: bytes, kind: type[T]) -> T:
 
 
 def entries(path: Path, kind: type[T]) -> Iterator[T]:
-    """Yield the results of a file, but for lines that were cut off by a kill, or damaged.
+    """Yield a file's results, skipping lines that a kill truncated or that are damaged.
 
     Raises:
-        OSError: When it cannot be read.
+        OSError: It cannot be read.
     """
     for line in path.read_bytes().splitlines():
         with suppress(DocumentError):
@@ -70,15 +70,15 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Journal(Generic[T]):
-    """The finished results of a run, for the one that goes on with it.
+    """The finished results of a run, for the run that continues it.
 
     Attributes:
         path: The file.
-        found: The results of a run that was ended; none if that had another key.
+        found: The results of an interrupted run; none if its key was different.
 
     Args:
-        path: The file; one of another key is replaced.
-        key: What two runs have in common if one may go on with the other's results.
+        path: The file; one with another key is replaced.
+        key: Equal for two runs if one may continue with the other's results.
         kind: The type of a result.
     """
 
@@ -96,17 +96,17 @@ class Journal(Generic[T]):
         self._key = key
 
     def append(self, entry: Any) -> None:
-        """Add a finished result, on disk when this returns."""
+        """Add a finished result; it is on disk when this returns."""
         if not self.path.exists():
             append_entry(self.path, _Head(self._key))
         append_entry(self.path, entry)
 
     def count(self) -> int:
-        """Return how many results the file holds."""
+        """Return the number of results in the file."""
         return sum(1 for _ in entries(self.path, dict)) - 1 if self.path.exists() else 0
 
     def finish(self) -> None:
-        """Remove it: the run has written its results."""
+        """Remove the file: the run has written its results."""
         self.path.unlink(missing_ok=True)
 
 
@@ -122,13 +122,13 @@ _kept: list[_Keeping] = []  # of the command that runs or was ended
 
 @contextmanager
 def keeping(path: Path, total: int | str, count: Callable[[], int], again: str = _AGAIN) -> Iterator[None]:
-    """Know what is kept if this block is ended by a signal, for `kept`.
+    """Register what `kept` reports if a signal ends this block.
 
     Args:
         path: The file or folder with finished results.
-        total: How many results there are to be, "at most 40" where that is not known yet.
-        count: Counts those that are there.
-        again: How to go on.
+        total: The expected number of results, or "at most 40" if it is not known yet.
+        count: Counts the existing results.
+        again: How to continue.
     """
     _kept.append(_Keeping(path, total, count, again))
     try:
@@ -142,7 +142,7 @@ def keeping(path: Path, total: int | str, count: Callable[[], int], again: str =
 
 
 def kept() -> str:
-    """Return in words what a command that was ended has kept, by what is on disk; "" where it measures nothing."""
+    """Describe what an interrupted command has kept on disk; "" if it measures nothing."""
     if not _kept:
         return ""
     last = _kept.pop()

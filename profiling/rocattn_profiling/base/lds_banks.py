@@ -22,9 +22,9 @@ class LdsAccess:
 
     Attributes:
         direction: "read", "write" or "transposing read" (``ds_read_b64_tr_b16``).
-        bytes: Of a lane.
-        banks: Of 4 bytes.
-        groups: The lanes that are served together, in one cycle if they meet in no bank.
+        bytes: Bytes per lane.
+        banks: Number of 4-byte banks.
+        groups: The lanes that are served together, in one cycle if there is no bank conflict.
         basis: "measured", "documented" or "assumed".
         source: Key of ``[sources]`` in the file.
     """
@@ -37,10 +37,10 @@ class LdsAccess:
     source: str
 
     def cycles(self, addresses: Mapping[int, int]) -> tuple[int, int]:
-        """Return the cycles that an access takes, and how many it would without a conflict.
+        """Return the cycles that an access takes, and those it would take without conflicts.
 
         Args:
-            addresses: Of the active lanes, in bytes; an access that crosses a word counts with both.
+            addresses: Lane -> byte address, for active lanes; an access that crosses a word boundary counts for both.
         """
         taken = least = 0
         for group in self.groups:
@@ -57,14 +57,14 @@ class LdsAccess:
 
 @cache
 def lds_accesses(arch: str, wave_size: int) -> tuple[LdsAccess, ...]:
-    """Return how a GPU serves the accesses that are known of it.
+    """Return how a GPU serves its known types of LDS accesses.
 
     Args:
         arch: "gfx942"; features are ignored.
-        wave_size: Lanes.
+        wave_size: Lanes per wavefront.
 
     Raises:
-        ArchError: When nothing is known of the architecture.
+        ArchError: The architecture is unknown.
     """
     family, accesses = architecture(arch).family, []
     for entry in _data()["access"]:
@@ -75,11 +75,11 @@ def lds_accesses(arch: str, wave_size: int) -> tuple[LdsAccess, ...]:
 
 
 def lds_access(arch: str, wave_size: int, direction: str, nbytes: int) -> LdsAccess:
-    """Return how a GPU serves an access of so many bytes a lane; the next wider one that is known stands for it.
+    """Return how a GPU serves an access of ``nbytes`` per lane; if unknown, the next wider known access is used.
 
     Raises:
-        ArchError: When nothing is known of the architecture.
-        ValueError: When it has no such access.
+        ArchError: The architecture is unknown.
+        ValueError: It has no such access.
     """
     accesses = lds_accesses(arch, wave_size)
     known = [access for access in accesses if access.direction == direction and access.bytes >= nbytes]
@@ -89,7 +89,7 @@ def lds_access(arch: str, wave_size: int, direction: str, nbytes: int) -> LdsAcc
 
 
 def lds_groups_text(arch: str, wave_size: int) -> str:
-    """Return the groups as the stand-in GPU takes them, an access a line (kernels/hostgpu/README.md)."""
+    """Return the groups in the stand-in GPU's format, one access per line (kernels/hostgpu/README.md)."""
     lines = []
     for access in lds_accesses(arch, wave_size):
         masks = (f"{sum(1 << lane for lane in group):#x}" for group in access.groups)

@@ -1,4 +1,4 @@
-"""Foreign text made harmless: for a terminal, for Markdown as GitHub renders it, for XML, for workflow commands.
+"""Escape untrusted text: for a terminal, for Markdown as GitHub renders it, for XML, for workflow commands.
 
 Names of benchmarks, parameters, packages and commits come from the code under test. They must be printed
 as plain text: no markup, no links, no mentions, no commands, nothing that hides or reorders the text around it.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import unicodedata
 
-# What Markdown or GitHub may read as syntax: inside a line, and (the last part) at its start. As a character reference
-# it never is: not in a paragraph, not in a table cell, not in an HTML block (where a backslash would not do).
+# Characters that Markdown or GitHub may parse as syntax: inside a line, and (the last part) at its start. A character
+# reference is never syntax, not even in a table cell or an HTML block (where a backslash does not work).
 _SYNTAX = re.compile(r"[\\`*\[\]<&|~@#$]|:(?=\S)|(?<![^\W_])_|_(?![^\W_])|^[-+=>]")
 _NUMBERED = re.compile(r"^(\d{1,9})([.)])(?=\s|$)")  # the start of a list
-_BREAK = "&#8203;"  # zero-width space: it breaks words that GitHub would link, and is not seen
+_BREAK = "&#8203;"  # zero-width space: invisible, and breaks words that GitHub would link
 _LINKED = re.compile(r"(?i)www(?=\.)|gh(?=-\d)|&#58;(?=//)|&#64;|&#35;")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})  # controls, bidi and zero-width marks, surrogates, unassigned, …
-_BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and a symbol by category, and nothing to see
+_BLANK = frozenset("\u115f\u1160\u3164\uffa0\u2800")  # letters and a symbol by category, but invisible
 _MARKS = frozenset({"Mn", "Me"})
 _MOST_MARKS = 2  # stacked on one letter; more of them grow over the neighbouring lines
 _XML_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
@@ -26,10 +26,10 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 def plain(text: str, most: int = 400) -> str:
-    """Return text on one line, of at most so many characters, without characters that are not seen.
+    """Return text on one line of at most ``most`` characters, without invisible characters.
 
     Controls, bidirectional and zero-width marks, surrogates and unassigned characters become U+FFFD; runs of white
-    space become one space; an ellipsis marks a cut.
+    space become one space; an ellipsis marks truncation.
     """
     shown: list[str] = []
     marks = 0
@@ -51,7 +51,7 @@ def terminal(text: str, most: int = 4000) -> str:
 
 
 def markdown(text: str, most: int = 400) -> str:
-    """Return text that GitHub's Markdown shows as it is: as a line or inside one, in a table cell or an HTML block.
+    """Return text that GitHub's Markdown shows literally: as a line or inside one, in a table cell or an HTML block.
 
     No HTML, emphasis, code, links, images, bare addresses, mentions (@name), references (#12, GH-12), emoji or math.
     """
@@ -59,15 +59,15 @@ def markdown(text: str, most: int = 400) -> str:
 
 
 def prose(text: str, most: int = 400) -> str:
-    """Return text as `markdown` does, with text between two backticks as code."""
+    """Return text like `markdown`, with text between two backticks as code."""
     parts = plain(text, most).split("`")
-    if len(parts) % 2 == 0:  # one without its partner
+    if len(parts) % 2 == 0:  # an unpaired backtick
         return _escaped("`".join(parts))
     return "".join(f"<code>{_escaped(p)}</code>" if place % 2 else _escaped(p) for place, p in enumerate(parts))
 
 
 def code(text: str, most: int = 160) -> str:
-    """Return a name in a code element; unlike a code span it cannot be closed by its content."""
+    """Return a name in a code element; unlike a code span, its content cannot close it."""
     return f"<code>{_escaped(plain(text, most))}</code>"
 
 
@@ -86,12 +86,12 @@ def seen(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Return a finished line for a terminal or a CI log: as `terminal`, but with its spaces."""
+    """Return a finished line for a terminal or a CI log: like `terminal`, but keep its spaces."""
     return re.sub(r"##(?=\w*\[)", "# #", re.sub(r"^(\s*):(?=:)", r"\1: ", seen(_ENDS.sub(" ", text))))
 
 
 def xml(text: str) -> str:
-    """Return text without the characters that XML cannot hold: an exception's message may have any."""
+    """Return text without characters that XML forbids, which an exception's message may contain."""
     return _XML_FORBIDDEN.sub("?", text)
 
 

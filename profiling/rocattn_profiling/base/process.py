@@ -1,4 +1,4 @@
-"""Running other programs: one runner that leaves nothing of them behind, how they ended, and which version they are."""
+"""Run other programs without leaving processes behind; report how they ended and their versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rocattn.errors import RocattnError, complaint, signal_name
 from rocattn_profiling.base.markup import terminal
 
 MARK = "ROCATTN_LAUNCH"
-"""Variable of every process that `running` starts: a word for it and for each one that it was started by."""
+"""Environment variable of every process that `running` starts: a word for it and for each of its ancestors."""
 _SWEEPS = 5  # a process may start another one while it is being searched for
 _QUESTION_TIMEOUT_S = 20.0
 _started: dict[str, frozenset[int]] = {}  # the words of the programs that run now, in all threads, and what ran before
@@ -36,7 +36,7 @@ _VERSION_QUESTIONS = {"amd-smi": "version"}
 
 
 class StartError(RocattnError, RuntimeError):
-    """Raised when a program cannot be started at all; ``why`` is the system's word for it."""
+    """Raised if a program cannot be started at all; ``why`` is the system's error."""
 
     def __init__(self, program: str, why: str) -> None:
         super().__init__(f"cannot start {program}: {why}")
@@ -44,7 +44,7 @@ class StartError(RocattnError, RuntimeError):
 
 
 class BrokenToolError(RocattnError):
-    """Raised when an existing program does not run; the text continues its name: "does not start (…)"."""
+    """Raised if an existing program does not run; the text continues its name: "does not start (…)"."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Ended:
 
     Attributes:
         status: Its exit status; minus the signal's number if a signal ended it; None if it took too long.
-        seconds: How long it ran.
+        seconds: How long it ran, in seconds.
     """
 
     status: int | None
@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def how(self) -> str:
-        """The ending in words."""
+        """A description of how it ended."""
         if self.status is None:
             return f"still running after {self.seconds:.0f} s, and was killed"
         if self.status < 0:
@@ -88,13 +88,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Patience:
-    """The limit of a program that may take as long as it works: a busy machine turns seconds alone into failures.
+    """The limit of a program that may run as long as it makes progress: time alone would fail on a busy machine.
 
     Attributes:
-        sign: A file that the program appends to when it gets on; None for none.
-        idle_s: How long it may go without a sign and without using ``least_cpu_s`` of CPU time.
-        least_cpu_s: What a program uses that works, on a machine however busy.
-        cpu_s: CPU time that it may use between two signs.
+        sign: A file that the program appends to as it makes progress; None for none.
+        idle_s: How many seconds it may go without a sign and without using ``least_cpu_s`` of CPU time.
+        least_cpu_s: CPU time in seconds that a working program uses even on a busy machine.
+        cpu_s: CPU time in seconds that it may use between two signs.
     """
 
     sign: Path | None = None
@@ -104,7 +104,7 @@ class Patience:
 
 
 class _Activity:
-    """What a session of processes does, as far as a `Patience` goes."""
+    """The activity of a session of processes, measured against a `Patience`."""
 
     def __init__(self, leader: int, patience: Patience) -> None:
         self._leader, self._patience = leader, patience
@@ -112,7 +112,7 @@ class _Activity:
         self._active, self._at_active = time.monotonic(), 0.0
 
     def is_over(self) -> bool:
-        """Whether the program has hung, or used too much CPU time for nothing; to be asked every now and then."""
+        """Whether the program hangs, or used too much CPU time without progress; call it periodically."""
         patience, cpu_s, now = self._patience, _cpu_s(self._leader), time.monotonic()
         size = patience.sign.stat().st_size if patience.sign is not None and patience.sign.exists() else 0
         if size != self._size or cpu_s - self._at_active >= patience.least_cpu_s:
@@ -123,7 +123,7 @@ class _Activity:
 
 
 def _cpu_s(leader: int) -> float:
-    """Return the CPU time of the processes of a session so far."""
+    """Return the CPU time in seconds that a session's processes have used so far."""
     import psutil  # no --help needs it
 
     seconds = 0.0
@@ -145,13 +145,13 @@ def running(
     stderr: IO[bytes],
     pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the length of a block, at whose end nothing of it is left, finished or not.
+    """Run a program while the block runs; at its end, kill whatever is left of it.
 
-    It leads a process group, which is killed as a whole. Processes that it started in other
-    sessions are killed too: they inherit `MARK`, by which they are found among the new processes.
+    The program leads a process group, which is killed as a whole. Processes that it started in other sessions are
+    killed too: they inherit `MARK`, which identifies them among the new processes.
 
     Raises:
-        StartError: When the program cannot be started.
+        StartError: The program cannot be started.
     """
     before, word = _processes(), secrets.token_hex(16)
     marked = {**env, MARK: f"{env.get(MARK, '')} {word}".strip()}
@@ -190,7 +190,7 @@ def _end_rest() -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, so that no orphan disturbs the next measurement."""
+    """Make the kernel kill this process when its parent dies, so that no orphan disturbs the next measurement."""
     if sys.platform == "linux":
         import ctypes
 
@@ -209,12 +209,12 @@ def run_group(
     timeout_s: float | Patience,
     grace_s: float = 10.0,
 ) -> Ended:
-    """Run a program to its end or to its limit; nothing of it is left when this returns or is interrupted.
+    """Run a program to its end or its limit; no process remains when this returns or is interrupted.
 
-    A profiler that is out of time gets SIGTERM first, because it then writes its files.
+    A profiler that exceeds its time gets SIGTERM first, because it then writes its files.
 
     Raises:
-        StartError: When the program cannot be started.
+        StartError: The program cannot be started.
     """
     began = time.monotonic()
     with running(argv, env=env, cwd=cwd, stdout=stdout, stderr=stderr) as process:
@@ -227,7 +227,7 @@ def run_group(
 
 
 def _waited(process: subprocess.Popen[bytes], limit: float | Patience) -> int | None:
-    """Wait for a process; return its status, or None if it is beyond its limit."""
+    """Wait for a process; return its status, or None if it exceeded its limit."""
     activity = _Activity(process.pid, limit) if isinstance(limit, Patience) else None
     while True:
         try:
@@ -258,7 +258,7 @@ def tool_version(path: str, timeout_s: float = _QUESTION_TIMEOUT_S) -> str:
     """Return the version that a program prints.
 
     Raises:
-        BrokenToolError: When it does not run; the text says how it fails.
+        BrokenToolError: It does not run; the text says how it fails.
     """
     question = _VERSION_QUESTIONS.get(Path(path).name, "--version")
     try:
@@ -302,7 +302,7 @@ def end_marked(word: str, before: frozenset[int]) -> None:
 
     Args:
         word: The program's word in the value of `MARK`.
-        before: Processes that were there before it.
+        before: Processes that existed before it.
     """
     for _ in range(_SWEEPS):
         left = [number for number in _processes() - before if word in _marks(number)]
@@ -314,7 +314,7 @@ def end_marked(word: str, before: frozenset[int]) -> None:
 
 
 def _marks(number: int) -> list[str]:
-    """Return the words of `MARK` that a process was started with; none when it has ended, or is somebody else's."""
+    """Return the words of `MARK` that a process was started with; none if it has ended, or is another user's."""
     import psutil
 
     with suppress(OSError, psutil.Error):
@@ -323,16 +323,16 @@ def _marks(number: int) -> list[str]:
 
 
 class ForkServer:
-    """A program that prepares itself once, then forks a process for each request, as asv's fork server does.
+    """A program that prepares itself once, then forks a process per request, like asv's fork server.
 
-    It gets its first request as its last argument, in JSON, with the descriptor ``reply``. There it writes "ready", and
-    for each line of JSON on stdin the number of the process that it forks, and the status that it ended with.
+    Its last argument is its first request, in JSON, with the descriptor ``reply``. To that it writes "ready" and, for
+    each line of JSON on stdin, the id of the process that it forks, and its exit status.
 
     Args:
-        key: What it has prepared.
-        command: Starts it.
+        key: Identifies what it has prepared.
+        command: The command that starts it.
         request: Its first request.
-        environment: All variables of the program, and so of what it forks.
+        environment: All environment variables of the program, which its forks inherit.
         scratch: A folder for its log.
     """
 
@@ -402,7 +402,7 @@ class ForkServer:
         self._stack.close()
 
     def _line(self, timeout_s: float) -> str:
-        """Return the next line of its replies; "" where none comes in time, or it has ended."""
+        """Return the next line of its replies; "" if none arrives in time, or it has ended."""
         end = time.monotonic() + timeout_s
         while b"\n" not in self._text:
             if not select.select([self._replies], [], [], max(0.0, end - time.monotonic()))[0]:

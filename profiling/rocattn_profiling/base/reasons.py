@@ -1,7 +1,7 @@
-"""Reasons: a code that programs act on, with a text for people; and what a command did not look at, with its reason.
+"""Reasons: a code for programs, with a text for readers; and what a command did not look at, with its reason.
 
-Every command counts what it compared and keeps what it did not in one `Coverage`: its headline, its JSON and its exit
-status come from that, so that what was not looked at is said, and is never a pass.
+Every command records what it compared and what it did not in one `Coverage`. Its headline, JSON and exit status are
+derived from that, so that what was not looked at is reported, and is never a pass.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 from rocattn_profiling.base.status import FAILED, NOT_MEASURED, OK, UNDECIDED
 
 Code_co = TypeVar("Code_co", bound=str, covariant=True)
-_NAMED, _WHY = 3, 60  # in a headline: what was not compared, and characters of a reason
+_NAMED, _WHY = 3, 60  # maximum in a headline: things not compared, and characters of a reason
 
 
 class Reason(msgspec.Struct, Generic[Code_co], frozen=True):
-    """Why something is as it is.
+    """Why a result or a gap is as it is.
 
     Attributes:
-        code: For programs: one word, with underscores. It stays when the text is reworded. Each room lists its
-            codes in a Literal; ``str`` stands for anyone's, as in files.
-        text: For people; nothing depends on how it is worded.
+        code: For programs: one word, with underscores. It stays the same if the text is reworded. Each package lists
+            its codes in a Literal; ``str`` accepts any code, as in files.
+        text: For readers; nothing depends on its wording.
         remedy: What to do about it; "" for nothing.
     """
 
@@ -39,13 +39,13 @@ class Reason(msgspec.Struct, Generic[Code_co], frozen=True):
 
 
 class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a command would look at and did not.
+    """Something that a command should have looked at but did not.
 
     Attributes:
         what: A name, or a count of things with the same reason: "gpu", "8 problems on gpu".
         code, text, remedy: As in `Reason`.
-        needed: Whether the status is 3 for it: the user named it, or a verdict always covers it. What is only missing
-            from the defaults is listed.
+        needed: Whether it makes the status 3, because the user named it or a verdict always covers it. What is only
+            missing from the defaults is listed.
     """
 
     what: str
@@ -72,12 +72,12 @@ class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of what a command would look at it did look at.
+    """How much of what a command should look at was looked at.
 
     Attributes:
-        compared: What was measured or compared, and decided.
-        undecided: What was measured and cannot be decided.
-        not_compared: The rest, equal reasons together.
+        compared: Number of things that were measured or compared, and decided.
+        undecided: Number of things that were measured but cannot be decided.
+        not_compared: The rest, grouped by reason.
     """
 
     compared: int = 0
@@ -102,7 +102,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             failed: Whether something that was looked at is wrong or worse.
-            strict: Whether what is undecided fails.
+            strict: Whether undecided results fail.
         """
         if failed:
             return FAILED

@@ -241,7 +241,8 @@ def works(python):
 
 def test_an_environment_of_another_python_is_measured(place):
     """The worker runs on every Python from the oldest it supports; versions that differ are told."""
-    other = next((python for minor in (10, 11, 12, 13) if minor != sys.version_info.minor and (python := works(f"python3.{minor}"))), None)
+    minors = {10, 11, 12, 13} - {sys.version_info.minor}
+    other = next((python for minor in sorted(minors) if (python := works(f"python3.{minor}"))), None)
     if other is None:
         pytest.skip("there is no other Python on PATH")
     subprocess.run([other, "-m", "venv", "--without-pip", "other"], check=True)

@@ -30,8 +30,8 @@ ROCATTN_KERNEL(twice, 64, (float* x, u32 count)) {
 }
 """
 CONFLICT = (
-    "rocattn kernels: {} holds the marks of a merge conflict: take either side, then write them anew with "
-    "`rocattn kernels audit --write-pins`\n"
+    "rocattn kernels: {} contains unresolved merge-conflict markers: take either side, then write them "
+    "again with `rocattn kernels audit --write-pins`\n"
 )
 pytestmark = pytest.mark.usefixtures("kernel_cache")
 
@@ -139,7 +139,7 @@ def test_pins_hold_both_ways(audit, tmp_path):
     status, out, _ = check(lambda pins, _: pins.pop("scale"))
     assert (status, line(out, "no pin")) == (1, "scale on gfx1100: it has no pin yet")
     status, out, _ = check(lambda pins, pin: pins.update(gone=pin))
-    assert (status, line(out, "is pinned")) == (1, "gone on gfx1100: it is pinned, but not built any more")
+    assert (status, line(out, "is pinned")) == (1, "gone on gfx1100: it is pinned, but no longer built")
     status, out, _ = check(lambda _, pin: pin.update(vgprs=pin["vgprs"] - 1))
     assert (status, "1 changed without consequence" in out) == (0, True)
     path.write_text(json.dumps({**good, "compiler": "clang version 23"}))
@@ -173,7 +173,7 @@ def test_architecture_that_no_longer_compiles_is_worse(audit, tmp_path, monkeypa
     audit("--write-pins", "--pins", pins)
     monkeypatch.setattr(shipped, "facts_of_all", broken)
     out = audit("--check-pins", "--pins", pins)[1]
-    assert line(out, "scale on") == "scale on gfx942: it does not compile any more: no"
+    assert line(out, "scale on") == "scale on gfx942: it no longer compiles: no"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_the_history_is_put_into_the_asv_store(audit, repository):
     status, _, err = audit("--arch", "gfx1100", "--quick", "--history", "5")
     assert (status, line(err, "history:")) == (
         0,
-        snapshot("history: 2 commits added to the asv store, 0 had their numbers"),
+        snapshot("history: 2 commits added to the asv store, 0 were already in it"),
     )
     series = {one.benchmark: one for one in AsvStore(repository).read()}
     assert set(series) == {f"{revision.SUITE}.{metric}" for metric in revision.TRACKED}
@@ -317,7 +317,7 @@ def test_the_history_is_put_into_the_asv_store(audit, repository):
     assert (len(by_value), by_value[1]) == (2, 201)
     assert sorted(point.value for point in lost.points) == [0, 10]
     err = audit("--arch", "gfx1100", "--quick", "--history", "5")[2]
-    assert line(err, "history:") == snapshot("history: 0 commits added to the asv store, 2 had their numbers")
+    assert line(err, "history:") == snapshot("history: 0 commits added to the asv store, 2 were already in it")
 
 
 def test_the_suite_tracks_the_same_numbers_in_the_same_units():
@@ -410,7 +410,7 @@ def test_an_audit_of_an_older_version_is_refused(audit, tmp_path):
     path = tmp_path / "out/audit.json"
     path.write_text(path.read_text().replace(f'"schema": {SCHEMA}', '"schema": 1'))
     status, _, err = audit("--arch", "gfx1100", "--against", path)
-    refusal = f"rocattn kernels: {path} is an audit of version 1, this tool reads {SCHEMA}: write it anew\n"
+    refusal = f"rocattn kernels: {path} is an audit of version 1, this tool reads {SCHEMA}: write it again\n"
     assert (status, err) == (4, refusal)
 
 
@@ -428,13 +428,11 @@ def test_other_peoples_files_work_and_say_what_is_not_known(audit, code):
     assert other["loop"]["issue_cycles"] > 0
     assert [each for each in err.splitlines() if "not known" in each] == snapshot(
         [
-            "not known: LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds",
-            "not known: the block that it is launched with: 64 threads, its limit, are assumed",
+            "not known: the launch's dynamic LDS (Triton's `shared`): give it with --dynamic-lds",
+            "not known: the launch's block: 64 threads, its limit, are assumed",
         ]
     )
-    assert line(err, "its limit") == snapshot(
-        "not known: the block that it is launched with: 64 threads, its limit, are assumed"
-    )
+    assert line(err, "its limit") == snapshot("not known: the launch's block: 64 threads, its limit, are assumed")
 
 
 def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
@@ -460,10 +458,9 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     assert (out.splitlines()[0], out.splitlines()[-1]) == snapshot(
         (
             (
-                "no kernel got worse or better in what was compared; not compared: hot loop of 1 kernel (no "
-                "llvm-objdump here; twice.s beside it is of another build)"
+                "no kernel got worse or better in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here; twice.s next to it is from another …)"
             ),
-            "  hot loop of 1 kernel: no llvm-objdump here; twice.s beside it is of another build",
+            "  hot loop of 1 kernel: no llvm-objdump here; twice.s next to it is from another build",
         )
     )
     text.write_text(whole.replace(".sgpr_count:", ".sgpr_count: 9"))
@@ -508,7 +505,7 @@ def test_empty_choice_of_architectures_lists_the_others(audit, code):
     """A file for another processor is not an empty one."""
     status, _, err = audit(*code, "--arch", "gfx942", "gfx950")
     assert status == 3
-    assert err.splitlines()[0] == "no kernel is for gfx942 or gfx950: they are for gfx1100"
+    assert err.splitlines()[0] == "no kernels for gfx942 or gfx950: they are for gfx1100"
 
 
 def test_any_file_name_can_be_audited_and_once_is_enough(audit, code, tmp_path):
@@ -530,7 +527,7 @@ def test_what_the_cycles_leave_out_is_said(audit, tmp_path):
     path.write_text(f'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n{calls}{kernel.format("plain", "")}')
     status, _, err = audit(path)
     assert status == 0
-    said = "it calls or jumps to addresses in registers: what runs there is not counted"
+    said = "it calls or jumps to addresses in registers: code there is not counted"
     assert line(err, "of calls: ") == f"cycles of calls: {said}"
     assert f"- calls: cycles: {said}\n" in (tmp_path / "out/audit.md").read_text()
     assert "no loop" not in err
@@ -553,51 +550,47 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
     ("arguments", "status", "said"),
     [
         (["no-such-file"], 4, snapshot("rocattn kernels: no-such-file does not exist")),
-        (["."], 3, snapshot("rocattn kernels: there is no kernel to audit")),
-        (["empty"], 3, snapshot("rocattn kernels: there is no kernel to audit")),
+        (["."], 3, snapshot("rocattn kernels: no kernels to audit")),
+        (["empty"], 3, snapshot("rocattn kernels: no kernels to audit")),
         (
             ["text", "--check-pins"],
             4,
-            snapshot("rocattn kernels: pins are of the kernels that rocattn ships: leave out FILE"),
+            snapshot("rocattn kernels: pins are for the kernels that rocattn ships: leave out FILE"),
         ),
         (
             ["text", "--quick"],
             4,
-            snapshot("rocattn kernels: --quick chooses among the kernels that rocattn ships: leave it out with FILE"),
+            snapshot("rocattn kernels: --quick selects kernels that rocattn ships: leave it out with FILE"),
         ),
-        (
-            ["--block", "64"],
-            4,
-            snapshot("rocattn kernels: --block, --dynamic-lds and --options are of the kernels of a FILE: name one"),
-        ),
-        (["--write-pins", "--quick"], 4, snapshot("rocattn kernels: pins are of all kernels: leave out --quick")),
+        (["--block", "64"], 4, snapshot("rocattn kernels: --block, --dynamic-lds and --options need a FILE")),
+        (["--write-pins", "--quick"], 4, snapshot("rocattn kernels: pins cover all kernels: leave out --quick")),
         (
             ["text", "--against", "none.json"],
             4,
             snapshot(
-                "rocattn kernels: none.json does not exist: name an audit.json or files; only sources have revisions"
+                "rocattn kernels: none.json does not exist: give an audit.json or files; only sources can be read from a revision"
             ),
         ),
         (
             ["text", "--against", "text"],
             4,
             snapshot(
-                "rocattn kernels: text is not an audit: name an audit.json, as `rocattn kernels audit --out` writes "
-                "it (JSON is malformed: invalid character (byte 4))"
+                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` (JSON is malformed: invalid character (byte 4))"
             ),
         ),
         (
             ["--against", "text"],
             4,
             snapshot(
-                "rocattn kernels: text is not an audit: name an audit.json, as `rocattn kernels audit --out` writes "
-                "it (JSON is malformed: invalid character (byte 4))"
+                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` (JSON is malformed: invalid character (byte 4))"
             ),
         ),
         (
             ["text", "--against", "HEAD"],
             4,
-            snapshot("rocattn kernels: HEAD does not exist: name an audit.json or files; only sources have revisions"),
+            snapshot(
+                "rocattn kernels: HEAD does not exist: give an audit.json or files; only sources can be read from a revision"
+            ),
         ),
         (
             ["--arch", "gfx000"],

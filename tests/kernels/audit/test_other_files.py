@@ -76,7 +76,7 @@ def test_two_versions_of_triton_are_named_and_compared(audit, tmp_path):
         assert got == status
         assert ("compiled by" in text) == (old != new)
         if old == "3.5.1":
-            assert text.partition("compiled by ")[2].partition(" now")[0] == "Triton 3.5.1 then and Triton 3.9.0"
+            assert text.partition("compiled by ")[2].partition(" now")[0] == "Triton 3.5.1 before and by Triton 3.9.0"
 
 
 def test_kernels_of_one_name_are_told_apart_by_their_files(audit, tmp_path):

@@ -109,7 +109,7 @@ class TestContradictions:
             bundle({"hip-amdgcn-amd-amdhsa--gfx90a:xnack+": built("gfx90a:sramecc+:xnack-")[0]}), "k"
         )
         assert device.problems[0] == snapshot(
-            "its bundle says that it is for gfx90a:xnack+, its ELF header says gfx90a:sramecc+:xnack-"
+            "its bundle says gfx90a:xnack+, its ELF header says gfx90a:sramecc+:xnack-"
         )
 
     def test_an_unknown_processor_is_not_guessed(self, built):

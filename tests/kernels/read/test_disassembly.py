@@ -230,7 +230,7 @@ def test_the_library_is_not_asked_what_would_end_it(hand, tmp_path, monkeypatch)
         pytest.skip("rocm-llvm-python is not installed")
     assert disassembly._knows(str(library), "gfx942") == ""
     for processor in ("gfx600", "gfx99", ""):
-        assert disassembly._knows(str(library), processor) == snapshot("librocmllvm.so does not know it")
+        assert disassembly._knows(str(library), processor) == snapshot("librocmllvm.so does not support it")
     for variable in ("PATH", "ROCM_PATH"):
         monkeypatch.setenv(variable, str(tmp_path))
     with pytest.raises(DisassemblyError, match="does not support it"):

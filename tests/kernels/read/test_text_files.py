@@ -173,9 +173,9 @@ def test_no_occupancy_is_made_of_what_is_not_known(tmp_path):
     assert one.occupancy is None
     assert one.unknown == snapshot(
         (
-            "LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds",
-            "the block that it is launched with: not even its limit is said",
-            "no occupancy: nothing says how many VGPRs it has",
+            "the launch's dynamic LDS (Triton's `shared`): give it with --dynamic-lds",
+            "the launch's block: its limit is unknown, too",
+            "no occupancy: its number of VGPRs is unknown",
         )
     )
 
@@ -196,8 +196,8 @@ def test_block_beyond_the_kernels_limit_has_no_occupancy(tmp_path):
     assert one.occupancy is None
     assert one.unknown == snapshot(
         (
-            "LDS asked for at launch (Triton's `shared`): say it with --dynamic-lds",
-            "no occupancy: blocks of 512 threads cannot be: it is compiled for 256 at most",
+            "the launch's dynamic LDS (Triton's `shared`): give it with --dynamic-lds",
+            "no occupancy: blocks of 512 threads are impossible: it is compiled for at most 256",
         )
     )
 
@@ -252,7 +252,6 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
     assert text == snapshot(
-        "k on gfx942: VGPRs 24 -> 96; whether a wave is lost is not known / k on gfx942: LDS 512 -> 40000 bytes per "
-        "block; whether a block is lost is not known"
+        "k on gfx942: VGPRs 24 -> 96; whether this costs a wave is unknown / k on gfx942: LDS 512 -> 40000 bytes per block; whether this costs a block is unknown"
     )
-    assert text.endswith("LDS 512 -> 40000 bytes per block; whether a block is lost is not known")
+    assert text.endswith("LDS 512 -> 40000 bytes per block; whether this costs a block is unknown")

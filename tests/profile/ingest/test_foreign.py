@@ -125,8 +125,7 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     assert first["share"] == pytest.approx(0.5, abs=1e-3)
     assert "6.00 µs" in err
     assert line(err, "statistics only") == snapshot(
-        "statistics only: no launch is known, so there are no limits, and no busy share of the GPU (rocattn profile "
-        "-- COMMAND)"
+        "statistics only: without single launches, limits and the GPU's busy share are unknown (rocattn profile -- COMMAND)"
     )
     assert main(["report", str(path), "--json", "--kernel", "gem"]) == 0
     out, _ = capsys.readouterr()
@@ -134,5 +133,5 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     for option in (("--launches", "1"), ("--gpu", "MI300X"), ("--peak", "hbm=4TB/s"), ("--per", "dispatch")):
         assert main(["report", str(path), *option]) == 3
         assert screen(capsys.readouterr().err) == snapshot(
-            "rocattn report: the files have statistics only: they name no launch"
+            "rocattn report: the files have statistics only, not single launches"
         )

@@ -87,13 +87,13 @@ Kernel 1 (100 % of GPU time): limit not known: no file says which GPU ran it
 1 stencil                                                       100 %  1.70 ms      3  GPU not known
   24 blocks of 128
 1. Kernel 1: gain not known
-   16 bytes of scratch per lane: registers are spilled to memory, or an array index is known only at run time (the audit tells which); a smaller tile or fewer live values avoid the first, unrolling the second
+   16 bytes of scratch per lane: registers are spilled to memory, or an array index is known only at run time (the audit shows which); a smaller tile or fewer live values avoid the first, unrolling the second
    next      rocattn kernels audit FILE --lines
 Kernel 1 has 24 VGPRs, 512 bytes of LDS per block, 16 bytes of scratch per lane, 1,264 GB/s of memory traffic
 To measure it:
    next      rocattn report tmp/run --gpu NAME
    NAME      MI210, MI250, MI250X, MI300A, MI300X, MI308X, MI325X, MI350X, MI355X, or a Radeon by its name (one of 36: RX 6900 XT, ...)
-How busy the GPU was is unknown: counters and samples change when kernels start; for a run without them: rocattn profile -- COMMAND
+GPU busy time is unknown: counters and samples change when kernels start; for a run without them: rocattn profile -- COMMAND
 The report is at tmp/out/profile.html\
 """)  # noqa: E501
     assert "Read bandwidth (GB/s)" in (tmp_path / "out/profile.md").read_text()

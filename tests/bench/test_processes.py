@@ -388,6 +388,7 @@ def is_sampling(pid):
 
 def test_a_worker_that_imports_another_rocattn_is_refused(tmp_path, monkeypatch):
     """Measuring an installed copy instead of the checkout would be a wrong answer, not an error."""
-    monkeypatch.setattr(bench_launch.rocattn, "__file__", str(tmp_path / "rocattn" / "__init__.py"))
+    ours, other = Path(bench_launch.rocattn.__file__).resolve().parent, tmp_path / "rocattn"
+    monkeypatch.setattr(bench_launch.rocattn, "__file__", str(other / "__init__.py"))
     sides = bench_launch.measure_side_by_side(CONFIG, ["cpu"], settings(), 1)
-    assert "the worker imported rocattn from" in sides["cpu"].failed
+    assert sides["cpu"].failed == f"outside any backend: the worker imported rocattn from {ours}, not from {other}"

@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.installed import install_command
 from rocattn_profiling.cli import main
 
+from ...screens import line
 from .fleets import MODULE
 
 pytestmark = pytest.mark.usefixtures("fleet_environment")
@@ -34,7 +36,7 @@ def test_the_command_gives_the_same_json_as_a_bench_here(tmp_path, capsys):
     assert main(words) == 3
     shown = capsys.readouterr()
     assert [skip["failed"] for skip in json.loads(shown.out)["skipped"]] == [True, True]
-    assert "1 job left no result: rerun the command to submit them again" in shown.err
+    assert line(shown.err, "rerun") == snapshot("1 job left no result: rerun the command to submit them again")
     assert main(words) == 0
     value = json.loads(capsys.readouterr().out)
     assert value["machine"] is None
@@ -49,14 +51,15 @@ def test_options_reach_sbatch(tmp_path, slurm, capsys):
     words = [*SWEEP, "--out", str(tmp_path / "out"), "--backend", "cpu"]
     assert main([*words, "--partition", "mi300", "--job-minutes", "2.5", "--slurm-option", "account=a b"]) == 3
     script = (slurm / "job-1" / "script").read_text()
-    for line in ("--partition=mi300", "--time=3", "--account='a b'", "--exclusive", "--cpus-per-task=1"):
-        assert f"#SBATCH {line}\n" in script
+    for option in ("--partition=mi300", "--time=3", "--account='a b'", "--exclusive", "--cpus-per-task=1"):
+        assert f"#SBATCH {option}\n" in script
     assert main([*words, "--gpus", "1", "--slurm-option", "hold"]) == 3
     script = (slurm / "job-2" / "script").read_text()
     assert "#SBATCH --gpus-per-node=1\n" in script
     assert "#SBATCH --hold\n" in script
     assert "exclusive" not in script
-    assert "job 2 ended as TIMEOUT" in capsys.readouterr().err
+    told = [each.rpartition(": ")[2] for each in capsys.readouterr().err.splitlines() if each.startswith("failed: ")]
+    assert told == ["job 1 ended as TIMEOUT", "job 2 ended as TIMEOUT"]
 
 
 @pytest.mark.parametrize(

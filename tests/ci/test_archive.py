@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn import AttentionConfig
 from rocattn.gpu.plan import plan
@@ -21,6 +22,7 @@ from rocattn_profiling.profile.collect import find
 
 from ..made_reports import MACHINE, make_record
 from ..profile.collect.conftest import machine  # noqa: F401 - the fixture
+from ..screens import line
 
 HOST, USER, SECRET = "node-17.example.org", "zoë_s", "hunter2-and-more"
 CONFIG = AttentionConfig(
@@ -211,14 +213,15 @@ def test_an_earlier_job_is_not_packed(job):
     assert "verify/verify.json" in found
     assert not [name for name in found if name.startswith(("bench/", "known/"))]
     assert json.loads(found["beside.json"]) == []
-    assert "known: asked for by --skip" in found["SUMMARY.md"]
+    assert line(found["SUMMARY.md"], "known: ") == "- known: asked for by --skip"
 
 
 def test_an_archive_that_cannot_be_written_loses_no_result(job, capsys):
     """The job says so, and is not a pass."""
     (Path("o") / archive.ARCHIVE).mkdir(parents=True)
     assert run() == 3
-    assert "what was measured is not packed" in capsys.readouterr().err
+    why = f"cannot write {Path.cwd() / 'o' / archive.ARCHIVE}: Is a directory"
+    assert line(capsys.readouterr().err, "packed") == f"what was measured is not packed: {why}"
     assert Path("o/bench/records.jsonl").exists()
 
 
@@ -286,4 +289,5 @@ def test_without_a_profiler_the_known_program_is_not_measured(job, monkeypatch):
     """It is what --gpu is for: the job is no pass."""
     monkeypatch.setattr(find, "find_profilers", list)
     assert run() == 3
-    assert "known: no profiler is installed" in members(Path("o"))["SUMMARY.md"]
+    told = line(members(Path("o"))["SUMMARY.md"], "known: ")
+    assert told == snapshot("- known: no profiler is installed (rocattn doctor says how to get one)")

@@ -225,7 +225,13 @@ def test_an_older_verdict_stays_and_is_not_used(repository, gated, capsys):
     assert cli.main(["ci", "--out", "o"]) == 4
     assert Path("o/gate/verdict.json").exists()
     assert "profile" not in [command[0] for command in ran]
-    assert "profile: SKIPPED: the gate left no verdict" in capsys.readouterr().err
+    assert re.findall(r"\] (.*: SKIPPED: .*)", capsys.readouterr().err) == snapshot(
+        [
+            "gate: SKIPPED: asked for by --skip",
+            "profile: SKIPPED: the gate was not run",
+            "profile: SKIPPED: the gate left no verdict",
+        ]
+    )
     site = ran[-1]
     assert (site[0], site[site.index("--gate") + 1]) == ("site", os.devnull)
 
@@ -431,8 +437,14 @@ def test_a_base_that_was_asked_for_is_not_skipped(tmp_path, monkeypatch, fake_co
     assert ["gate", "run", "--base", "main", "--out", "o/gate"] in ran
 
 
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
-def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
+@pytest.mark.parametrize(
+    ("how", "status", "why"),
+    [
+        (signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGHUP, 129, "the terminal was closed"),
+    ],
+)  # fmt: skip
+def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status, why):
     """Nothing goes on measuring; and an earlier job's status does not stand for this one."""
     ready, tool, summary = tmp_path / "ready", tmp_path / "bin" / "chromium", tmp_path / "o" / "ci.json"
     os.mkfifo(ready)
@@ -468,7 +480,7 @@ def test_a_job_that_is_ended_ends_its_step(tmp_path, how, status):
         said = process.communicate()[1]
     assert process.returncode == status, said
     assert left == []
-    assert "; nothing was finished yet" in said
+    assert said.splitlines()[-1] == f"rocattn ci: {why}; nothing was finished yet"
     assert json.loads(summary.read_text())["status"] == 3
 
 

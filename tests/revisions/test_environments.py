@@ -341,5 +341,9 @@ def test_what_only_conda_has_is_explained(tmp_path):
     recipe = Recipe(requirements=["odd-package"], conda=True)
     revision = Revision(name="HEAD", sha="ab" * 20, tree="cd" * 20, date_ms=0, subject="")
     build = Build(tmp_path, tmp_path, revision, recipe, uv=None, offline=False)
-    said = str(build._failure("ERROR: No matching distribution found for odd-package"))
-    assert "asv's matrix asks for odd-package with conda" in said
+    last = "ERROR: No matching distribution found for odd-package"
+    assert str(build._failure(last)) == (
+        f"HEAD (ababababab) does not build: {last}; asv's matrix asks for odd-package with conda, and here packages "
+        'come from an index: name it as pip does ("pip+NAME"), or compare environments that have it with '
+        f"--base-python and --head-python [log: {build.log}]"
+    )

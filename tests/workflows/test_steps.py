@@ -14,6 +14,7 @@ import pytest
 import rocattn
 from rocattn.toolchain.hostgpu import hostgpu_library
 
+from ..screens import line
 from .fakes import install_rocprofv3, install_smi
 from .github import GitHub, archive
 from .jobs import Done, Runner, snapshot, without_git
@@ -158,7 +159,8 @@ def test_unchanged_pull_request_is_green(scenario, green):
     levels_are_back(scenario)
     assert found["verdict"] == "pass"
     assert any("QuickGpu" in entry["label"] and entry["status"] == "pass" for entry in found["entries"])
-    assert "profile: SKIPPED: no GPU benchmark became slower" in done.step("rocattn ci").log
+    said = line(done.step("rocattn ci").log, "profile: ")
+    assert said == "[6/9] profile: SKIPPED: no GPU benchmark became slower"
     assert "rocattn gate: pass" in done.summary
     text = commented(scenario, "unchanged", done)
     assert "ended with **success**" in text
@@ -198,7 +200,7 @@ def test_a_planted_crash_is_could_not_measure_and_not_green(scenario):
     assert [entry["status"] for entry in found["entries"] if "QuickGpu" in entry["label"]] == ["failed"]
     text = commented(scenario, "crashes", done)
     assert "ended with **failure**" in text
-    assert "rocattn gate: not measured" in text
+    assert line(text, "rocattn gate:") == "### rocattn gate: not measured"
     assert "bench_launches.QuickGpu.time_launches('gpu')</code> | **failed**" in text
     # Why it ended is free text, which the comment of an untrusted verdict leaves to the artifact.
     assert "SIGABRT" not in text
@@ -218,7 +220,7 @@ def test_a_job_without_a_verdict_is_could_not_measure(scenario):
     assert scenario.gpu_machine.artifacts == {}
     text = commented(scenario, "dies", done)
     assert "ended with **failure**" in text
-    assert "rocattn gate: not measured" in text
+    assert line(text, "rocattn gate:") == "### rocattn gate: not measured"
 
 
 NAMES = ["<img src=x onerror=alert(1)>", "@everyone", "[here](https://evil.example)", "<!-- -->", "$(touch pwned)"]
@@ -247,7 +249,7 @@ def test_what_is_no_verdict_is_could_not_measure(scenario, content):
     """Another schema, another encoding, a parser's nightmare: the comment says that nothing was measured."""
     scenario.gpu_machine.artifacts = {f"verdict-{ARCH}": archive({"verdict.json": content})}
     text = commented(scenario, "dies", Done("success", [], {}, ""))
-    assert "rocattn gate: not measured" in text
+    assert line(text, "rocattn gate:") == "### rocattn gate: not measured"
     assert "No regression" not in text
 
 
@@ -323,7 +325,8 @@ def test_the_night_measures_and_publishes(scenario):
     found = verdict(machine, "verdict")
     assert found["noise"]["path"].endswith(f".asv/{record}")
     assert [(entry["noise"]["sessions"], entry["noise"]["launches"]) for entry in found["entries"]] == [(1, 8)]
-    assert "known for 1 of 1 benchmarks, 1 session each" in done.summary
+    known = "known for 1 of 1 benchmarks, 1 session each (noise.json.rocattn)"
+    assert line(done.summary, "earlier sessions") == f"- noise of earlier sessions: {known}"
     assert (machine.work / ".asv" / record).read_text().strip() == kept
 
 

@@ -70,26 +70,29 @@ def test_a_command_alone_prints_its_help_as_a_usage_error(words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "guess"),
+    ("words", "problem", "guess"),
     [
-        (["benhc"], "'bench'"),
-        (["docter"], "'doctor'"),
-        (["kernels", "adit"], "'audit'"),
-        (["gate", "jugde"], "'judge'"),
-        (["bench", "--quikc"], "--quick"),
-        (["plan", "--arch", "gfx942", "--mask", "boolean"], "'bool'"),
-        (["doctor", "--jsn=1"], "--json"),
+        (["benhc"], "argument COMMAND: invalid choice: 'benhc'", "'bench'"),
+        (["docter"], "argument COMMAND: invalid choice: 'docter'", "'doctor'"),
+        (["kernels", "adit"], "argument ACTION: invalid choice: 'adit'", "'audit'"),
+        (
+            ["gate", "jugde"],
+            "argument init|run|compare|judge|selftest|show|comment: invalid choice: 'jugde'",
+            "'judge'",
+        ),
+        (["bench", "--quikc"], "unrecognized arguments: --quikc", "--quick"),
+        (["plan", "--arch", "gfx942", "--mask", "boolean"], "argument --mask: invalid choice: 'boolean'", "'bool'"),
+        (["doctor", "--jsn=1"], "unrecognized arguments: --jsn=1", "--json"),
     ],
     ids=str,
 )
-def test_a_mistyped_word_is_answered_with_the_nearest_one(words, guess, capsys):
+def test_a_mistyped_word_is_answered_with_the_nearest_one(words, problem, guess, capsys):
     """Commands, subcommands, options and the values of options; a word like none gets no guess."""
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 4
-    said = capsys.readouterr().err
-    assert f", did you mean {guess}? (see rocattn " in said
-    assert len(said.splitlines()) == 1
+    command = "rocattn" if len(words) == 1 else f"rocattn {words[0]}"
+    assert capsys.readouterr().err == f"{command}: {problem}, did you mean {guess}? (see {command} --help)\n"
 
 
 @pytest.mark.parametrize(

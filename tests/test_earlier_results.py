@@ -233,13 +233,14 @@ def test_a_torn_write_leaves_every_file(place, monkeypatch, capsys, name, error,
         count = {"profile": 1}.get(name, len(begun))
     before = files()
     with monkeypatch.context() as patch:
-        refusing(patch, error, at=count)
+        begun = refusing(patch, error, at=count)
         assert run(CASES[name].good) == status, capsys.readouterr().err
     if name == "ci":  # the state of the job, which has begun
         before[Path("kept/ci.json")] = (Path("kept/ci.json")).read_bytes()
     assert files() == before
     if status == 4:
-        assert "No space left on device" in capsys.readouterr().err
+        told = f"rocattn {name.split()[0]}: cannot write {begun[-1]}: {os.strerror(errno.ENOSPC)}"
+        assert capsys.readouterr().err.splitlines()[-1] == told
     assert run(CASES[name].good) == 0, capsys.readouterr().err
 
 

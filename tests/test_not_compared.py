@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.base.reasons import Coverage, NotCompared, Reason, counted
 from rocattn_profiling.gate.headline import conclude
@@ -249,8 +250,10 @@ def test_gpu_benchmarks_without_a_gpu_end_before_the_builds(place, monkeypatch, 
             subprocess.run(["git", *words], check=True)
         chosen = [word for pattern in patterns for word in ("--bench", pattern)]
         assert run(" ".join(["gate run --head HEAD --out", "OUT", *chosen])) == 3
-        said = capsys.readouterr().err
-        assert (
-            "nothing was built, because nothing could be measured: the benchmarks of bench_gpu need an AMD GPU" in said
+        *sides, refusal = capsys.readouterr().err.splitlines()
+        assert [side.split()[0] for side in sides] == ["base", "head"]
+        assert refusal == snapshot(
+            "rocattn gate: nothing was built, because nothing could be measured: the benchmarks of bench_gpu need an "
+            "AMD GPU, and this machine has none (no /dev/kfd); machine code is compared without one: rocattn kernels "
+            "audit --against HEAD"
         )
-        assert "building" not in said

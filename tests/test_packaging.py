@@ -27,6 +27,7 @@ from rocattn.toolchain.host import WHEEL_TARGETS
 from .docs.blocks import blocks
 from .profile.ingest import generators, older_generators
 from .projects import LIBRARY, PYPROJECT, SUITE
+from .screens import line
 from .sources import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -188,8 +189,20 @@ def hooks():
     return module
 
 
-@pytest.mark.parametrize("address", ["", "https://example.org/someone/rocattn"])
-def test_the_package_page_has_no_relative_links(hooks, address):
+AT = "https://example.org/someone/rocattn"
+
+
+@pytest.mark.parametrize(
+    ("address", "badge"),
+    [
+        ("", "{}"),
+        (
+            AT,
+            f"[![{{}}]({AT}/raw/HEAD/docs/images/badge-no-amd-gpu.svg)]({AT}/blob/HEAD/docs/what-is-measured-where.md)",
+        ),
+    ],
+)
+def test_the_package_page_has_no_relative_links(hooks, address, badge):
     """Readers of a wheel's description have no clone: each place is absolute, or plain text without an address."""
     page = hooks.package_page((ROOT / "README.md").read_text(), address)
     places = re.findall(r"\]\(([^)]*)\)|(?:src|srcset|href)=\"([^\"]*)\"", page)
@@ -197,7 +210,7 @@ def test_the_package_page_has_no_relative_links(hooks, address):
     assert all("".join(place).startswith("https://") for place in places), places
     assert "pip install rocattn\n" in page
     assert "clone" not in page.partition("\n## ")[0]
-    assert "Not measured on an AMD GPU yet" in page
+    assert line(page, "AMD GPU yet") == badge.format("Not measured on an AMD GPU yet")
     assert page.count("```") % 2 == 0
     for place in filter(None, (place[0].removeprefix(address) for place in places)):
         path = re.fullmatch(r"/(?:blob|raw)/HEAD/([^#]*)(?:#.*)?", place)

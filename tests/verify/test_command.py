@@ -22,6 +22,8 @@ from rocattn_profiling.cli import main
 from rocattn_profiling.verify.cases import FAMILIES, LEVELS, cases, find_case
 from rocattn_profiling.verify.run import verify
 
+from ..screens import line
+
 
 class Faulty(CpuBackend):
     """The cpu backend with a fault of choice."""
@@ -233,7 +235,8 @@ def test_an_interrupted_run_keeps_what_was_finished(capsys, tmp_path, faulty, nu
     assert "1 check " in (tmp_path / "interrupted/index.html").read_text()
     assert not (tmp_path / "verify.json").exists()
     assert main(words) == 0
-    assert f"resuming an earlier run, cases done: 1 ({tmp_path}/cases.jsonl)" in capsys.readouterr().err
+    resumed = line(capsys.readouterr().err, "resuming")
+    assert resumed == f"verify: resuming an earlier run, cases done: 1 ({tmp_path}/cases.jsonl)"
     report = json.loads((tmp_path / "verify.json").read_text())
     assert len(calls) == report["ran"] + 1, "the first case was not run again, the second was"
     assert not (tmp_path / "cases.jsonl").exists()
@@ -257,7 +260,7 @@ def test_a_crash_leaves_the_command_of_the_case_behind(tmp_path):
     assert not (tmp_path / "running.txt").exists()
     status, said = end("odd-crash")
     assert status == -signal.SIGSEGV
-    assert "Fatal Python error: Segmentation fault" in said
+    assert line(said, "Fatal") == "Fatal Python error: Segmentation fault"
     assert "odd_backends.py" in said
     command = (tmp_path / "running.txt").read_text().strip()
     assert command.startswith("rocattn verify --case positions/")

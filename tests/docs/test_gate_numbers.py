@@ -40,8 +40,8 @@ def results():
     section = PAGE[PAGE.index("## Results") : PAGE.index("How to read them")]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     rows, name = [], ""
-    for line in lines[3:]:
-        label, *cells = [cell.strip().strip("*") for cell in line.strip("|").split("|")]
+    for row in lines[3:]:
+        label, *cells = [cell.strip().strip("*") for cell in row.strip("|").split("|")]
         repeated = label.startswith("…")
         name = name if repeated else LABELS[label]
         rows.append((name, REPEATED if repeated else GATE, cells))

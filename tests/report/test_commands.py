@@ -6,12 +6,15 @@ import signal
 import subprocess
 
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.base.console import Step
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate.verdict import write
 from rocattn_profiling.measure.records import append_record
 from rocattn_profiling.site import measure as history
+
+from ..screens import line, screen
 
 
 @pytest.fixture
@@ -70,8 +73,8 @@ def test_bad_input_is_one_line_and_status_4(tmp_path, capsys, monkeypatch, argum
     except SystemExit as end:
         status = end.code
     assert status == 4
-    (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    (said,) = capsys.readouterr().err.splitlines()
+    assert message in said
 
 
 def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
@@ -81,7 +84,10 @@ def test_a_profile_of_nothing_says_why_of_each_file(tmp_path, capsys):
     assert main(["report", str(tmp_path)]) == 3
     *notes, last = capsys.readouterr().err.splitlines()
     assert len(notes) == 6
-    assert f"note: {tmp_path}/0_results.pftrace: a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys)" in notes[0]
+    assert screen(notes[0], FOLDER=tmp_path) == snapshot(
+        "note: FOLDER/0_results.pftrace: a Perfetto trace (rocprofv3 -f pftrace, rocprof-sys): record with rocprofv3 "
+        "--kernel-trace --output-format csv json rocpd, which are read"
+    )
     assert notes[5] == "note: 2 more files contain nothing to read; --files names them all"
     assert "no kernel dispatch" in last
 
@@ -92,9 +98,9 @@ def test_a_file_without_kernels_has_its_folder_named(tmp_path, capsys):
     path.parent.mkdir()
     path.write_text("device,HBMBw,HBMBwLow,HBMBwHigh,L1Bw,L1BwLow,L1BwHigh\n0,4244.3,4242.4,4246.2,32965,32929,33000\n")
     assert main(["report", str(path)]) == 3
-    (line,) = capsys.readouterr().err.splitlines()
+    (said,) = capsys.readouterr().err.splitlines()
     remedy = f"pass the folder, which may have some: rocattn report '{path.parent}'"
-    assert line == f"rocattn report: no kernel dispatch in {path}: nothing to report ({remedy})"
+    assert said == f"rocattn report: no kernel dispatch in {path}: nothing to report ({remedy})"
 
 
 @pytest.mark.parametrize("arguments", [["missing"], ["--records", "missing"], ["there", "--against", "missing"]])
@@ -108,7 +114,7 @@ def test_what_does_not_exist_is_said_so(tmp_path, monkeypatch, capsys, arguments
         "KERNEL_DISPATCH,1,1,1,k,1,100,900,64,1,1,64,1,1\n"
     )
     assert main(["report", *arguments]) in {3, 4}
-    assert "missing does not exist" in capsys.readouterr().err
+    assert line(capsys.readouterr().err, "missing").partition(": ")[2] == "missing does not exist"
 
 
 def test_a_cut_off_record_does_not_spoil_the_report(out, capsys):
@@ -138,19 +144,20 @@ def repository(tmp_path):
 def test_site_needs_something_to_publish(repository, capsys):
     """An empty store and no records: one line and status 3. No repository: one line and status 4."""
     assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("rocattn site: nothing to publish")
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("rocattn site: nothing to publish")
     old = repository / ".asv" / "results" / "box"
     old.mkdir(parents=True)
     for name in ("machine", "a", "b"):
         (old / f"{name}.json").write_text('{"version": 1}')
     assert main(["site", "--repo", str(repository), "--out", str(repository / "site")]) == 3
-    (line,) = capsys.readouterr().err.splitlines()
+    (said,) = capsys.readouterr().err.splitlines()
     unread = f"no results that can be read (passed over {old / 'a.json'} and 1 more: Error loading results data"
-    assert unread in line
+    assert unread in said
     assert main(["site", "--repo", str(repository.parent), "--out", str(repository / "site")]) == 4
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "has no git history" in line
+    (said,) = capsys.readouterr().err.splitlines()
+    ours = f"rocattn site: {repository.parent} has no git history to show: git rev-parse failed"
+    assert said.partition(": fatal: ")[0] == ours
 
 
 def test_site_shows_records_and_verdict_before_there_is_history(repository, out, capsys):
@@ -181,7 +188,9 @@ def test_site_measures_the_newest_commits_first(out, repository, capsys, monkeyp
     assert main([*words, "--measure", "4"]) == 3
     assert asked == [(repository, 4, out / "none", 3)]
     assert (out / "site/index.html").is_file()
-    assert "0 commits measured, 0 had results, 1 passed over" in capsys.readouterr().err
+    assert line(capsys.readouterr().err, "passed over") == snapshot(
+        "history: 0 commits measured, 0 had results, 1 passed over, 0 launches"
+    )
 
 
 def test_a_back_fill_that_is_told_to_end_unwinds(tmp_path, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import re
 import msgspec
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.series import CommitPlaces, Point, Points
 from rocattn_profiling.pages.charts import line_class
@@ -187,9 +188,10 @@ def test_a_change_is_drawn_from_the_last_surely_old_commit(series_of, log_of):
     place = {sha: at for at, sha in enumerate(commits)}
     band = history_charts._band(change, place, Around(commits))
     assert (band.low, band.high) == (8, 12)
-    assert "(+20.0 % to +40.0 %), confirmed" in band.title
-    assert "with one of 4 commits, likeliest" in band.title
-    assert band.title.endswith(f"{shas[2][:8]} Commit 11")
+    assert band.title == snapshot("""\
+bench.inference.cpu('b1-h3-q33'): +30.0 % (+20.0 % to +40.0 %), confirmed
+with one of 4 commits, likeliest 00000000 Commit 11\
+""")
     alone = history_charts._band(found, place, Around(commits))
     assert f"with {found.likeliest[:8]} Commit 11" in alone.title
 

@@ -98,7 +98,8 @@ def test_a_run_that_was_ended_goes_on_launch_by_launch(project, offline):
     assert kept() == f"kept 3 of at most 4 launches in {journal}; the same command continues"
     said = []
     done = measure_history(project.root, 2, **options, say=said.append)
-    assert f"resuming an earlier run, launches done: 3 ({journal})" in said
+    resumed = [each for each in said if "resuming" in each]
+    assert resumed == [f"resuming an earlier run, launches done: 3 ({journal})"]
     assert {r.sha for r in done.measured} == {new, project.git("rev-parse", "HEAD~1")}
     assert not journal.exists()
     assert AsvStore(project.root, results).read()

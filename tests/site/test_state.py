@@ -24,7 +24,7 @@ from rocattn_profiling.site.history import LINES, TABLE_COLUMNS
 from rocattn_profiling.site.site import HINTS, Site, commit_pages, commit_paths, pages_of, write_site
 from rocattn_profiling.site.state import HEADLINE, arch_state, broken_lines, last_measured, read_standing
 
-from .reading import card, section
+from .reading import card, section, words
 
 KERNEL = "flash_attention_causal f16 D=128"
 
@@ -224,8 +224,13 @@ def test_pages_of_long_histories_stay_small(series_of, log_of):
     text = dict(pages_of(Site(series, log_of(150))))["history/s-time-x.html"]
     assert len(text) < 6 << 20
     assert len(re.findall("<(circle|line|path|text|polyline|td)[ >]", text)) < 40_000
-    assert "5 combinations are not drawn here" in text
-    assert f"the first {TABLE_COLUMNS} of {LINES + 5} combinations" in text
+    combinations = f"{LINES + 5} combinations"
+    shown = [each for each in re.split(r"\n|(?<=\.) ", words(text).replace("\n  ", " ")) if "combinations" in each]
+    assert shown == [
+        f"{LINES + 5} parameter combinations over 150 commits.",
+        "5 combinations are not drawn here.",
+        f"The same as a table (the newest 100 commits, the first {TABLE_COLUMNS} of {combinations}, newest first)",
+    ]
 
 
 def pin(**changes):

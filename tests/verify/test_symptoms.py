@@ -454,7 +454,7 @@ def test_what_a_case_cannot_show_is_not_sure():
     found = verify_symptoms.gradient_mistakes(config, inputs, gradients(config, inputs))
     assert {fit.unsure for fit in found} == {True}
     assert [fit.mistake for fit in found] == [
-        *(f"{what} not scaled" for what in ("scores are", "dq is", "dk is")), "dq is scaled twice", "dk is scaled twice",
+        "scores are not scaled", "dq is not scaled", "dk is not scaled", "dq is scaled twice", "dk is scaled twice",
     ]  # fmt: skip
     large = config.replace(seq_q=4096, seq_k=4096)
     assert verify_symptoms.gradient_mistakes(large, inputs, {}) is None

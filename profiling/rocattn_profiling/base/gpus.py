@@ -1,4 +1,4 @@
-"""Facts about GPUs: the numbers of ``gpus.toml``, overridden by those that a machine reports."""
+"""Facts about GPUs: the numbers in ``gpus.toml``, overridden by those that a machine reports."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from rocattn.gpu.errors import ArchError
 LABELLED_CLOCK = frozenset({"gfx1100", "gfx1101", "gfx1102", "gfx1200", "gfx1201"})
 """Targets whose driver reports the game clock as the highest one, although every card exceeds it.
 
-Linux, drivers/gpu/drm/amd/pm/swsmu, smu_v13_0_0_ppt.c, smu_v13_0_7_ppt.c and smu_v14_0_2_ppt.c: the top level of the
-shader clock is cut to DriverReportedClocks.GameClockAc, which the real clock may exceed. RDNA 2's and the APUs' is not.
+Linux, drivers/gpu/drm/amd/pm/swsmu, smu_v13_0_0_ppt.c, smu_v13_0_7_ppt.c and smu_v14_0_2_ppt.c: the driver caps the top
+level of the shader clock at DriverReportedClocks.GameClockAc, which the real clock may exceed. It does not for RDNA 2
+or APUs.
 """
 
 
 class GpuFactsError(RocattnError, ValueError):
-    """Raised for a product that is not known, and for a machine's report that cannot be used."""
+    """Raised for an unknown product, and for a machine's report that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +34,27 @@ class Architecture:
     Attributes:
         name: The target, "gfx1100".
         family: "CDNA 3", "RDNA 4", ….
-        wave_sizes: Lanes that a wave can have; kernels are compiled for the first.
-        simds_per_cu, waves_per_simd: How many SIMDs, and wave slots in each.
+        wave_sizes: Possible numbers of lanes per wave; kernels are compiled for the first.
+        simds_per_cu, waves_per_simd: SIMDs per CU, and wave slots per SIMD.
         max_block: Threads of the largest block.
-        vgprs: VGPRs that the waves of a SIMD share, by wave size (AGPRs come out of the same file).
-        vgpr_granule: VGPRs are given to a wave in multiples of this, by wave size.
-        max_vgprs, max_agprs: VGPRs and AGPRs that code can name; no AGPRs on RDNA.
-        agpr_granule: The AGPRs begin behind the VGPRs, at a multiple of this; 0 on RDNA.
-        sgprs, sgpr_granule: The same for SGPRs; 0 where each wave has all that code can name.
-        max_sgprs: The most that metadata counts: 102 (RDNA: 106) that code can name, and VCC and its like.
-        trap_sgprs: SGPRs that each wave has in addition to its own, for the trap handler.
-        lds_bytes: LDS of a CU.
-        lds_block_bytes: LDS that one block can have.
-        lds_granule_bytes: LDS is given to a block in multiples of this.
-        compiler_lds_granule_bytes: The same in LLVM's opinion.
-        lds_banks: Banks of four bytes.
-        instruction_cache_bytes: The cache that two CUs share.
-        cus_per_wgp: 2 where two CUs are a work group processor that a block can use whole, else 1.
-        blocks_per_cu: Blocks of more than one wave that fit a CU: it has so many barriers.
-        ops_per_clock_per_cu: Operations in a clock of a CU, by dtype; see ``gpus.toml``.
-        sources: Where each number is from, by field.
-        unverified: Fields without a source to rely on.
+        vgprs: VGPRs that the waves of a SIMD share, by wave size (AGPRs are in the same register file).
+        vgpr_granule: VGPRs are allocated to a wave in multiples of this, by wave size.
+        max_vgprs, max_agprs: VGPRs and AGPRs that code can address; no AGPRs on RDNA.
+        agpr_granule: AGPRs start after the VGPRs, at a multiple of this; 0 on RDNA.
+        sgprs, sgpr_granule: The same for SGPRs; 0 where each wave has all that code can address.
+        max_sgprs: The most that metadata counts: 102 (RDNA: 106) that code can address, plus VCC and similar registers.
+        trap_sgprs: Additional SGPRs of each wave, for the trap handler.
+        lds_bytes: LDS per CU.
+        lds_block_bytes: LDS that one block can use.
+        lds_granule_bytes: LDS is allocated to a block in multiples of this.
+        compiler_lds_granule_bytes: The granule that LLVM assumes.
+        lds_banks: Number of banks, each four bytes wide.
+        instruction_cache_bytes: Size of the cache that two CUs share.
+        cus_per_wgp: 2 where two CUs form a work group processor that one block can use as a whole, otherwise 1.
+        blocks_per_cu: Blocks of more than one wave that fit on a CU: its number of barriers.
+        ops_per_clock_per_cu: Operations per clock per CU, by dtype; see ``gpus.toml``.
+        sources: The sources of each number, by field.
+        unverified: Fields without a reliable source.
     """
 
     name: str
@@ -89,15 +90,15 @@ class Product:
     """One GPU that can be bought, or the one in a machine.
 
     Attributes:
-        name: As AMD calls it, without "AMD".
-        arch: The facts it shares with its siblings.
+        name: AMD's name for it, without "AMD".
+        arch: The facts that it shares with other products of its target.
         cus: Compute units.
-        clock_mhz: Its highest clock; of an unknown product, the reported one (see `LABELLED_CLOCK`).
-        bandwidth_gbps: Peak of its DRAM in 1e9 bytes/s; None if that depends on the system or is not known.
-        xcds: Dies that a grid is spread over.
+        clock_mhz: Its highest clock; for an unknown product, the reported one (see `LABELLED_CLOCK`).
+        bandwidth_gbps: Peak DRAM bandwidth in 1e9 bytes/s; None if it depends on the system or is unknown.
+        xcds: Number of dies that a grid is spread over.
         sources, unverified: As in `Architecture`.
         reported: Fields (also of ``arch``) that the machine reported.
-        share: The part of the product that a partition is, with its share of the memory's bandwidth; 1.0 for all of it.
+        share: A partition's fraction of the product, also of its memory bandwidth; 1.0 for a whole product.
     """
 
     name: str
@@ -112,14 +113,14 @@ class Product:
     share: float = 1.0
 
     def peak_tflops(self, dtype: str) -> float | None:
-        """Return the peak of a dtype in 1e12 operations/s at the highest clock; None if there is no such rate."""
+        """Return the peak rate of a dtype in 1e12 operations/s at the highest clock; None if no rate is listed."""
         rate = self.arch.ops_per_clock_per_cu.get(dtype)
         return None if rate is None else rate * self.cus * self.clock_mhz / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class OtherGpu:
-    """A GPU that there are no kernels for: the numbers that a report of its counters needs; see ``gpus.toml``."""
+    """A GPU without kernels in this project: the numbers that a counter report needs; see ``gpus.toml``."""
 
     name: str
     arch: str
@@ -141,44 +142,45 @@ def architecture(target: str) -> Architecture:
     """Return the facts of a target, with or without its features ("gfx942:sramecc+").
 
     Raises:
-        ArchError: When it is not a target, or an unknown one.
+        ArchError: When it is not a target, or not a known one.
     """
     name = target.partition(":")[0]
     if name not in _tables()["arch"]:
-        raise ArchError(f"no facts are known about architecture {target!r}: there are of {', '.join(architectures())}")
+        raise ArchError(f"no facts are known about architecture {target!r}; known: {', '.join(architectures())}")
     return _architecture(name)
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the targets that facts are known of and that there are kernels for."""
+    """Return the targets with both known facts and kernels."""
     return tuple(sorted(filter(has_kernels, _tables()["arch"]), key=lambda name: (len(name), name)))
 
 
 def product(name: str) -> Product:
-    """Return a product by its name, with or without "AMD", "Radeon" and "Instinct", in any case.
+    """Return a product by its name, with or without "AMD", "Radeon" and "Instinct", ignoring case.
 
     Args:
-        name: Or the target of a single product, with or without its features ("gfx1151"), or a partition: "MI300X CPX".
+        name: The name, a partition ("MI300X CPX"), or the target of a single product, with or without its features
+            ("gfx1151").
 
     Raises:
-        GpuFactsError: When it is not known, or stands for several.
+        GpuFactsError: When the name is unknown, matches several products, or matches one without kernels.
     """
     found = named(name)
     if len(found) > 1:
-        raise GpuFactsError(f"{name!r} is the name of several products, name one: {_listed(found)}")
+        raise GpuFactsError(f"{name!r} matches several products, name one: {_listed(found)}")
     if not isinstance(found[0], Product):
         raise GpuFactsError(f"there are no kernels for the {found[0].name}")
     return found[0]
 
 
 def named(name: str) -> tuple[Product | OtherGpu, ...]:
-    """Return the products that a name stands for: several for what a driver calls two chips ("MI250X/MI250").
+    """Return the products that match a name; a driver's name can stand for two chips ("MI250X/MI250").
 
     Args:
         name: As for `product`.
 
     Raises:
-        GpuFactsError: When it is not known, or a target of several.
+        GpuFactsError: When the name is unknown, or is the target of several products.
     """
     target = name.strip().casefold().partition(":")[0]
     of_target = [each for entry in products() if (each := _product(entry)).arch.name == target]
@@ -190,14 +192,15 @@ def named(name: str) -> tuple[Product | OtherGpu, ...]:
     if mode and len(found) == 1 and isinstance(found[0], Product):
         return (_partition(found[0], mode[0]),)
     if not found:
-        raise GpuFactsError(f"no facts are known about a GPU {name!r}: there are of {', '.join(known_names())}")
+        raise GpuFactsError(f"no facts are known about a GPU {name!r}; known: {', '.join(known_names())}")
     return found
 
 
 def reported_as(name: str, arch: str, device_id: int | None, cus: int | None) -> tuple[Product | OtherGpu, ...]:
-    """Return the products that a GPU may be which a file describes; none if the tables do not have it.
+    """Return the products that a file's description of a GPU may mean; none if the tables have no match.
 
-    Its name goes first, then its PCI id; where a driver has no name for it ("AMD Radeon Graphics"), its target and CUs.
+    Match by name first, then by PCI id; where the driver has only a generic name ("AMD Radeon Graphics"), match by
+    target and CUs.
     """
     listed = [_entry_of(each) for each in _tables()["device_ids"].get(f"0x{device_id or 0:04X}", ())]
     is_generic = not re.search(r"\d", _short(name)) or _short(name).startswith("gfx")
@@ -206,7 +209,7 @@ def reported_as(name: str, arch: str, device_id: int | None, cus: int | None) ->
     for number, way in enumerate(ways):
         fits = [each for each in way if _arch_of(each) == arch]
         same = [each for each in fits if each.cus == cus]
-        if fits and (number < 2 or same):  # a partition or a bin of a named product has other CUs
+        if fits and (number < 2 or same):  # a partition or bin of a named product has another number of CUs
             return tuple(same or fits)
     return ()
 
@@ -219,7 +222,7 @@ def _arch_of(gpu: Product | OtherGpu) -> str:
     return gpu.arch if isinstance(gpu, OtherGpu) else gpu.arch.name
 
 
-# The modes in which an MI300 or later shows its XCDs as several devices (ROCm documentation, GPU partitioning).
+# The modes in which an MI300 or later exposes its XCDs as several devices (ROCm documentation, GPU partitioning).
 _MODE = re.compile(r"\b[sdtqc]px\b")
 _PARTS = {"spx": 1, "dpx": 2, "tpx": 3, "qpx": 4}
 
@@ -228,7 +231,7 @@ def _partition(whole: Product, mode: str) -> Product:
     """Return one partition of a product, with its share of the bandwidth.
 
     Raises:
-        GpuFactsError: When the product does not have so many dies.
+        GpuFactsError: When the product's dies cannot be split this way.
     """
     parts = _PARTS.get(mode, whole.xcds)
     if whole.xcds % parts or whole.xcds == 1:
@@ -237,46 +240,46 @@ def _partition(whole: Product, mode: str) -> Product:
 
 
 def _share(device: Product, whole: Product) -> Product:
-    """Return a device with its share of a product's bandwidth if it is one of several equal partitions of it."""
+    """Return a device, with its share of the product's bandwidth if it is one of several equal partitions."""
     parts = whole.cus // device.cus if device.cus and whole.cus % device.cus == 0 else 0
     if parts == 1:
         return device
     if parts == 0 or whole.xcds % parts or whole.bandwidth_gbps is None:
-        return replace(device, bandwidth_gbps=None)  # a bin of its own: nobody says what its memory is
+        return replace(device, bandwidth_gbps=None)  # a separate bin: no source states its memory
     name = f"{whole.name} (1 of {parts} partitions)"
     return replace(device, name=name, bandwidth_gbps=whole.bandwidth_gbps / parts, share=1 / parts)
 
 
 def products() -> tuple[str, ...]:
-    """Return the names of all known products that there are kernels for."""
+    """Return the names of all known products with kernels."""
     return tuple(_tables()["product"])
 
 
 def attainable_gbps(name: str) -> float | None:
-    """Return what copies reach on a product in 1e9 bytes/s; None if no source says it."""
+    """Return the bandwidth that copies reach on a product in 1e9 bytes/s; None if no source states it."""
     entry = _tables()["attainable"].get(name)
     return float(entry["gbps"]) if entry else None
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of all known GPUs, also of those that only reports know."""
+    """Return the names of all known GPUs, including those without kernels."""
     return (*products(), *(each.name for each in _others()))
 
 
 def with_reported(reported: Mapping[str, object], known: Product | None = None) -> Product:
     """Return a GPU as its machine reports it; the tables fill in the rest.
 
-    A device is often less than its product (a partition of an MI300X has 38 CUs), so that the machine is right. But a
-    clock below the product's is no limit where drivers report the game clock (`LABELLED_CLOCK`).
+    A device is often less than its product (a partition of an MI300X has 38 CUs), so the report takes precedence. But
+    a reported clock below the product's is ignored where drivers report the game clock (`LABELLED_CLOCK`).
 
     Args:
         reported: A row of rocprofv3's agent_info.csv, an agent of rocminfo as a dict of its lines, or the fields of
-            HIP's device properties. Unknown names are passed over.
-        known: The product; None to find it by the name reported.
+            HIP's device properties. Unknown names are ignored.
+        known: The product; None to find it in the report.
 
     Raises:
-        GpuFactsError: When the report lacks what no table has, or is of another architecture than ``known``.
-        ArchError: When nothing is known of its architecture.
+        GpuFactsError: When the report lacks a number that no table has, or its architecture is not that of ``known``.
+        ArchError: When its architecture is unknown.
     """
     said = {_key(name): str(value).strip() for name, value in reported.items()}
     target = next((said[key] for key in ("gcnarchname", "name") if said.get(key, "").startswith("gfx")), None)
@@ -298,7 +301,7 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
     own = {name: number for name, number in numbers.items() if name not in _ARCHITECTURE_SAYS}
     if known is None:
         if missing := [name for name in ("cus", "clock_mhz") if name not in own]:
-            raise GpuFactsError(f"this {arch.name} is no known product, and the report lacks {' and '.join(missing)}")
+            raise GpuFactsError(f"this {arch.name} is not a known product and the report lacks {' and '.join(missing)}")
         known = Product(arch.name, arch, 0, 0, None, 1, {}, ())
     else:
         whole = known
@@ -309,7 +312,7 @@ def with_reported(reported: Mapping[str, object], known: Product | None = None) 
 
 
 def _common(found: Sequence[Product], stated: Mapping[str, object]) -> Product | None:
-    """Return what the products that a report may mean have in common, if it states where they differ."""
+    """Return what a report's candidate products share; None if they differ in a fact that it does not state."""
     if not found or any(
         len({getattr(each, fact) for each in found}) > 1 for fact in {"cus", "clock_mhz"} - stated.keys()
     ):
@@ -321,13 +324,13 @@ def _common(found: Sequence[Product], stated: Mapping[str, object]) -> Product |
 
 
 def _id(text: str) -> int | None:
-    """Return a PCI id as tools write it: 29708, 0x740c, or rocminfo's "29708(0x740c)"."""
+    """Parse a PCI id as tools write it: 29708, 0x740c, or rocminfo's "29708(0x740c)"."""
     match = re.match(r"0x[0-9a-f]+|\d+", text.casefold())
     return int(match[0], 0) if match else None
 
 
 _ARCHITECTURE_SAYS = {"simds_per_cu", "waves_per_simd", "lds_bytes"}
-# The name of a field in reports (letters and digits only, in lower case), and the factor from its unit to ours.
+# A report's field name (letters and digits only, lower case) -> our field, and the factor to its unit.
 _REPORTED = {
     "cucount": ("cus", 1), "computeunit": ("cus", 1), "simdpercu": ("simds_per_cu", 1),
     "simdspercu": ("simds_per_cu", 1), "maxwavespersimd": ("waves_per_simd", 1), "ldssizeinkb": ("lds_bytes", 1024),
@@ -343,7 +346,7 @@ def _numbers(said: Mapping[str, str], arch: Architecture) -> dict[str, Any]:
         if key in said:
             columns[fact] = round(_number(key, said[key]) * unit)
     if "multiprocessorcount" in said and "cus" not in columns:
-        # HIP counts WGPs where there are such.
+        # HIP counts WGPs where the architecture has them.
         columns["cus"] = _number("multiprocessorcount", said["multiprocessorcount"]) * arch.cus_per_wgp
     if "maxwavespercu" in said and "waves_per_simd" not in columns:
         simds = columns.get("simds_per_cu", arch.simds_per_cu)
@@ -355,7 +358,7 @@ def _number(key: str, text: str) -> int:
     """Return the number in a report's text; rocminfo writes "32(0x20)"."""
     match = re.match(r"(\d+)(?:\.0*)?\s*(?:\(0x[0-9a-f]+\))?$", text)
     if match is None or int(match[1]) == 0:
-        raise GpuFactsError(f"the report's {key} is {text!r}: a whole number above 0 was expected")
+        raise GpuFactsError(f"the report's {key} is {text!r}, not a whole number above 0")
     return int(match[1])
 
 
@@ -364,7 +367,7 @@ def _key(name: str) -> str:
 
 
 def _find(name: str) -> tuple[Product | OtherGpu, ...]:
-    """Return the products that are called so: each of those that a slash separates, if all are known."""
+    """Return the products of this name; of a list with slashes, all products if every name is known."""
     entries = [_names().get(_short(piece), ()) for piece in name.split("/")]
     found = dict.fromkeys(entry for each in entries for entry in each) if all(entries) else {}
     return tuple(map(_entry_of, found))
@@ -381,12 +384,12 @@ def _entry_of(name: str) -> Product | OtherGpu:
 
 
 _BRAND = re.compile(r"^(?:amd|ati|radeon|instinct|ai(?!max)|pro|rx)+(?=.*\d|graphics)")
-# What may stand behind a name: a virtual function, a chip's revision (rocprof-compute), a part or a form of the card.
+# Possible suffixes of a name: a virtual function, a chip's revision (rocprof-compute), a part or a form factor.
 _BEHIND = re.compile(r"(?:graphics|onegcd|vf|hf|oam|a\d)+$")
 
 
 def _short(name: str) -> str:
-    """Return a name without brands and what tools add to it: "mi250x", "7900xtx", "w780048gb"."""
+    """Return a name without brands and the suffixes that tools add: "mi250x", "7900xtx", "w780048gb"."""
     key = _BRAND.sub("", _BEHIND.sub("", _key(name)))
     return key if key.startswith("w7800") else re.sub(r"(?<=xt|\de|00)(?:8|16|20|24|32|48)gb$", "", key)
 
@@ -414,7 +417,7 @@ def _product(name: str) -> Product:
 
 
 def _entry(kind: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Return an entry's fields, the sources of each, and its unverified fields, all with what it inherits."""
+    """Return an entry's fields, the sources of each, and its unverified fields, including inherited ones."""
     table = dict(_tables()[kind][name])
     own_sources = {
         fact: tuple(_tables()["sources"][key] for key in keys) for fact, keys in table.pop("from", {}).items()

@@ -78,22 +78,22 @@ struct FlashShape {
 #else
     static constexpr bool LOADS_FRAGMENTS = false;
 #endif
-    // Whether sums keep their registers. On CDNA 2 fragments that are made where old sums were wait longer for it than
-    // the order costs that this asks for; on CDNA 3 and 4 they do not.
+    // Whether sums keep their registers. This forces an instruction order, which costs less on CDNA 2 than the waits of
+    // fragments built in the registers of old sums; not on CDNA 3 and 4.
 #if defined(__gfx90a__)
     static constexpr bool SETTLES_SUMS = LOADS_FRAGMENTS;
 #else
     static constexpr bool SETTLES_SUMS = false;
 #endif
 
-    // Fragments of K and V that are waited for together, having been read from LDS while those before were used; 0:
-    // each is read where it is used. With several PARTS they are read together, too. Else they roll, and AHEAD more are
-    // on their way: on gfx11, where a fragment takes 8 registers, two are as many as fit beside 16 rows. A wait is for
-    // WAITED products.
+    // Number of K and V fragments per wait, which are read from LDS while the previous ones are in use; 0: each is read
+    // where it is used. With several PARTS they are also read together. Otherwise reads are pipelined, with AHEAD more
+    // in flight: on gfx11, where a fragment takes 8 registers, only two fit along with 16 rows. One wait covers WAITED
+    // products.
 #if defined(__GFX11__)
     static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && Q_FRAGMENTS == 1 &&
                                   (D + DV < 256 || FETCHED <= 16);
-    static constexpr u32 AHEAD = 2, WAITED = SEQUENCES == 3 ? 2 : 4;  // pages of its own rows take registers, too
+    static constexpr u32 AHEAD = 2, WAITED = SEQUENCES == 3 ? 2 : 4;  // each row's own page takes registers, too
     static constexpr bool SHORT = DV > 64 || DV <= 32;
 #elif defined(__GFX12__)
     static constexpr bool ROLLS = sizeof(T) == 2 && !KEEPS_Q_IN_LDS && !LOADS_FRAGMENTS;
@@ -106,15 +106,15 @@ struct FlashShape {
     static constexpr u32 AT_MOST = ROLLS ? WAITED / Q_FRAGMENTS : PARTS == 1 ? 0 : WAITED;
     static constexpr u32 BATCH = AT_MOST == 0 ? 0 : divisor_up_to(AT_MOST, PART_READS, VALUE_READS);
     static constexpr u32 HELD = ROLLS ? BATCH + AHEAD : most(2 * BATCH, 2);  // in registers at once
-    // Whether the products of a fragment of K follow each other, so that its registers are free early. Not where a
-    // part has several: the products of the same scores would follow each other too closely.
+    // Whether all products of a K fragment are issued in a row, which frees its registers early. Not where a part has
+    // several fragments: dependent products, which add to the same scores, would be too close together.
     static constexpr bool BY_FRAGMENT = PARTS > 1 && PART_FRAGMENTS == 1;
-    // Of V, those that are read before the softmax. None where the registers that they keep cost a wave, or leave the
-    // compiler no way to pass those of K round without spilling Q.
+    // V fragments that are read before the softmax. None where their registers would cost a wave of occupancy, or make
+    // the compiler spill Q when it rotates the registers of K.
     static constexpr u32 EARLY = SHORT ? 0 : BATCH;
 
-    // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through the room of K and V once, 16 rows a wave.
-    static constexpr u32 STRIDE = row_stride<KElement>(DEPTH);  // of K and Q, in theirs
+    // LDS, in elements: K | V | Q. Without KEEPS_Q_IN_LDS, Q passes through K's and V's space once, 16 rows per wave.
+    static constexpr u32 STRIDE = row_stride<KElement>(DEPTH);  // of K and Q, in their elements
     static constexpr u32 K_ELEMENTS = TILE_KEYS * STRIDE * sizeof(KElement) / sizeof(Element);
     using VLayout = ChainedLayout<M, TILE_KEYS, DV>;
     static constexpr u32 V_ELEMENTS = VLayout::ELEMENTS;
@@ -129,9 +129,9 @@ struct FlashShape {
     using VTile = typename detail::Select<LOADS_FRAGMENTS, ValueFragments<T, M, TILE_KEYS, DV, KV>,
                                           ChainedTile<T, M, TILE_KEYS, V_COLUMNS, THREADS, STEP, KV>>::type;
 
-    // DIRECT: K and V go to LDS directly, the next tile to a second array of it: K | V, where Q passes through, and
-    // K | V. Not at D = 64, where staging registers are few and the order of the loop is better with them. DIRECT_K: K
-    // alone does, and the second array is of K.
+    // DIRECT: K and V are loaded directly to LDS, the next tile to a second LDS array: K | V, which Q passes through,
+    // and K | V. Not at D = 64, where staging takes few registers and gives the loop a better schedule. DIRECT_K: only
+    // K is loaded this way, and the second array holds only K.
 #if defined(__gfx950__)
     static constexpr bool DIRECT = DIRECT_ && !PAGED && sizeof(KV) == 2 && STEP == 0 && TILE_SLICES == 1 &&
                                    TILE_KEYS <= 64 && D % 32 == 0 && DV % 32 == 0 && D + DV > 128 && D + DV <= 256 &&
@@ -153,7 +153,7 @@ struct FlashShape {
         typename detail::Select<DIRECT_K, DirectKTile, KRowTile>::type>::type;
     using KLayout = DirectLayout<T, TILE_KEYS, round_up(D, 32)>;
     using VDirectLayout = DirectLayout<T, TILE_KEYS, round_up(DV, 32)>;
-    // STAGGERED: half of the waves are half a tile behind the others, tiles take turns in three places: flash_direct.h.
+    // STAGGERED: half of the waves run half a tile behind the rest; tiles rotate through three places (flash_direct.h).
     static constexpr bool STAGGERED = DIRECT && PARTS > 1 && BLOCK_WAVES == 8;
     static constexpr u32 DIRECT_ELEMENTS = KLayout::ELEMENTS + VDirectLayout::ELEMENTS;
     static constexpr u32 NEXT_ELEMENTS = STAGGERED ? 1 : DIRECT ? DIRECT_ELEMENTS : DIRECT_K ? K_ELEMENTS : 1;
@@ -161,13 +161,13 @@ struct FlashShape {
                                           : DIRECT  ? most(DIRECT_ELEMENTS, Q_ELEMENTS)
                                                     : LDS_ELEMENTS;
 
-    // With several PARTS registers are scarce: a lane's number and constants that take none before they are used.
-    // Without, the compiler would order the loop for another wave's sake, and hide less of it.
+    // With several PARTS registers are scarce: take the lane number and constants late, so that they need none earlier.
+    // With one, late values would make the compiler schedule the loop for one more wave, and hide less latency.
     static ROCATTN_INLINE u32 late_lane() { return PARTS > 1 ? lane_late() : lane_id(); }
     static ROCATTN_INLINE float late(float constant) { return PARTS > 1 ? constant_late(constant) : constant; }
 };
 
-// What a kernel hands over: one head's K and V, and LDS.
+// What a kernel passes on: one head's K and V, and LDS.
 template <typename S>
 struct FlashBlock {
     Rows<typename S::KV> k, v;
@@ -176,7 +176,7 @@ struct FlashBlock {
     typename S::Element* next_lds;  // S::NEXT_ELEMENTS, if S::DIRECT or S::DIRECT_K
     u32* flags;                     // S::BLOCK_WAVES words
 #if SEQUENCES >= 2
-    Pages pages;                    // k and v begin with their first page
+    Pages pages;                    // k and v point to the start of their first page
 #endif
 };
 

@@ -1,7 +1,7 @@
-// 8-bit floats in which Q, K and V may be stored, with 4 exponent and 3 mantissa bits: as OCP defines them (e4m3fn: bias
-// 7, up to 448, 0x7f and 0xff are NaN) and as CDNA 3 computes with (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is
-// no -0). Neither has infinities. Each value is one of f16 and of bf16, too: tiles become these on their way to LDS, and
-// nothing is rounded. Where Q has 8 bits as well and the target multiplies the format (`MULTIPLIES`), Q and K stay bytes.
+// 8-bit storage formats of Q, K and V, with 4 exponent and 3 mantissa bits: OCP's (e4m3fn: bias 7, up to 448, 0x7f and
+// 0xff are NaN) and CDNA 3's (e4m3fnuz: bias 8, up to 240, 0x80 is NaN, so there is no -0). Neither has infinities. f16
+// and bf16 represent each value exactly, so tiles are converted to these on their way to LDS without rounding. Where Q
+// also has 8 bits and the target multiplies the format (`MULTIPLIES`), Q and K stay bytes.
 #pragma once
 
 #include <rocattn/matrix.h>
@@ -10,10 +10,10 @@ namespace rocattn {
 
 struct e4m3fn {
     u8 bits;
-    static constexpr float UNIT = 0x1p120f;  // of a float with these exponent and mantissa bits: 2^(127 - bias)
+    static constexpr float UNIT = 0x1p120f;  // scales a float with these exponent and mantissa bits: 2^(127 - bias)
     // Whether a byte without its sign (0 to 127), or with it, is NaN.
     static constexpr __device__ bool is_nan(u32 byte) { return (byte & 0x7fu) == 0x7fu; }
-    // The highest bit of each byte of a word that is NaN; other bits mean nothing.
+    // Sets the highest bit of each byte that is NaN and clears it in the others; the lower bits mean nothing.
     static constexpr __device__ u32 nans(u32 word) { return (word & 0x7f7f7f7fu) + 0x01010101u; }
 };
 
@@ -38,7 +38,7 @@ struct RawOf<e4m3fnuz> {
 template <typename T>
 constexpr bool is_fp8 = __is_same(T, e4m3fn) || __is_same(T, e4m3fnuz);
 
-// The lowest byte of a word as a float. Its subnormals are a float's subnormals before the product.
+// The lowest byte of a word as a float. Its subnormals are float subnormals until the multiplication.
 template <typename T>
 ROCATTN_INLINE float fp8_to_float(u32 byte) {
     const float size = __builtin_bit_cast(float, (byte & 0x7fu) << 20) * T::UNIT;
@@ -84,7 +84,7 @@ ROCATTN_INLINE Vector<float, 2> fp8_pair(u32 word) {
     return {fp8_to_float<T>(word >> 16 * HALF), fp8_to_float<T>(word >> (16 * HALF + 8))};
 }
 
-// Two floats that are values of T as a word.
+// Packs two floats that are values of T into a word.
 template <typename T>
 ROCATTN_INLINE u32 exact_pair(Vector<float, 2> x) {
     if constexpr (__is_same(T, bf16)) {
@@ -101,7 +101,7 @@ ROCATTN_INLINE u32 exact_pair(Vector<float, 2> x) {
 
 }  // namespace detail
 
-// The product of 8-bit elements, for the scores: nothing chains from it. A lane has 8 of A and of B, C as of 16 bits:
+// The product of 8-bit elements, for scores only: no `chain`. A lane has 8 elements of A and B; C is as for 16 bits:
 //   gfx942, gfx950   v_mfma 16x16x32
 //   gfx12            v_wmma 16x16x16
 #if defined(__gfx942__) || defined(__gfx950__) || defined(__GFX12__)
@@ -133,7 +133,7 @@ struct Matrix<e4m3fn> : Fp8Matrix<e4m3fn> {};
 #endif
 #endif
 
-// Elements as they are stored, as T; N is a multiple of 4 if they differ.
+// Converts elements from their stored type to T; N is a multiple of 4 if the types differ.
 template <typename T, typename Stored, u32 N>
 ROCATTN_INLINE Vector<T, N> as_computed(Vector<Stored, N> x) {
     if constexpr (__is_same(T, Stored)) {

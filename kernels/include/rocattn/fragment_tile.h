@@ -1,19 +1,19 @@
-// Tiles of K and V that a wave loads from global memory as the fragments of its products: for a block of one wave,
-// where LDS would only hand back to a wave what it wrote there.
+// Tiles of K and V that a wave loads from global memory directly as matrix fragments: for a block of one wave, where
+// LDS would only return to a wave what it wrote there.
 //
-// fetch() takes a tile of which `rows` rows exist, of at most ROWS; the last one stands for others: their scores are
-// hidden, and a hidden key's V is made finite. Once some do not exist no tile follows. So addresses are changed for it
-// for good, in a branch that has no loads: of loads on two sides the compiler loses count, and waits for all.
+// fetch() takes a tile with `rows` existing rows, of at most ROWS, and loads the last of them for missing ones: their
+// scores are hidden, and a hidden key's V is made finite. No tile follows one with missing rows, so its addresses are
+// changed for good, in a branch without loads: with loads on both sides the compiler loses count and waits for all.
 #pragma once
 
 #include <rocattn/tile.h>
 
 namespace rocattn {
 
-// A of K's products with Q, its rows being keys: a lane's part of a group is 16 neighbouring bytes (of 16 bits).
+// A of K's products with Q; its rows are keys. A lane's part of a group is 16 adjacent bytes (for 16-bit elements).
 //
-// A load is of 16 rows, from which lanes take 64 neighbouring bytes together (RDNA 32). Those that take the rest of the
-// same 128 bytes follow it.
+// One load covers 16 rows and 64 adjacent bytes of each (RDNA: 32). The loads of the rest of the same 128 bytes follow
+// directly.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, typename Stored = T>
 struct KeyFragments {
     static constexpr u32 WIDTH = CHUNK<typename M::Element>, OWN_ROWS = ROWS / 16, GROUPS = COLUMNS / GROUP_DEPTH<M>;
@@ -33,13 +33,13 @@ struct KeyFragments {
         const Stored* low = matrix.template low<ROWS>();
         fetch_lines([&](u32 n) { return lane_address(low, offset[n]); }, where);
     }
-    // The same of rows that lie anywhere, own_row(n) at from[n].
+    // The same for rows at any addresses: own_row(n) is at from[n].
     ROCATTN_INLINE void fetch_rows(const Stored* const (&from)[OWN_ROWS], Where where = Where::here()) {
         fetch_lines([&](u32 n) { return from[n] + column(); }, where);
     }
     ROCATTN_INLINE u32 own_row(u32 n) const { return lane_id() % 16 + 16 * n; }
 
-    // A of rows 16 t ... by the group of columns d.
+    // A for rows 16 t to 16 t + 15 and column group d.
     ROCATTN_INLINE void read(u32 t, u32 d, typename M::A (&a)[FRAGMENTS<M>]) const {
         split(as_computed<T, Stored, WIDTH>(x[t][d]), a);
     }
@@ -62,15 +62,15 @@ private:
 #pragma unroll
                 for (u32 d = line; d < line + OF_LINE; ++d)
                     x[n][d] = load<Stored, WIDTH>(row_at(n) + d * GROUP_DEPTH<M>, where);
-                keep_order();  // else what is used first comes last, and one wait is for all
+                keep_order();  // otherwise the first one used is loaded last, and one wait covers all
             }
     }
 };
 
-// A of V^T's products with P^T, its rows being features. Which feature a row stands for is free: row i of the fragment
-// for feature tile f is feature WIDTH i + f, so that 16 lanes load whole rows, WIDTH neighbouring features each, of
-// the keys that their part of the depth stands for. Fragments are then in the lanes that use them: pairs of keys become
-// words by one v_perm each, as on their way to LDS.
+// A of V^T's products with P^T; its rows are features, in any order. Row i of the fragment for feature tile f is
+// feature WIDTH i + f, so 16 lanes load whole rows, WIDTH adjacent features each, of the keys that correspond to their part of
+// the depth. Fragments are then in the lanes that use them: one v_perm packs a pair of keys into a word, as on the way
+// to LDS.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, typename Stored = T>
 struct ValueFragments {
     static constexpr u32 WIDTH = COLUMNS / 16, KEYS = sizeof(typename M::A) / sizeof(T);
@@ -110,7 +110,7 @@ struct ValueFragments {
         for (u32 n = 0; n < OWN_ROWS; ++n) NonFinite<Stored>::clear(x[n]);
     }
 
-    // A of feature tile f by the keys of fragment p of P.
+    // A for feature tile f and the keys of P's fragment p.
     ROCATTN_INLINE typename M::A read(u32 p, u32 f) const {
         Vector<u32, KEYS / 2> words;
 #pragma unroll

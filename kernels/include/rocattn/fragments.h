@@ -1,5 +1,5 @@
-// Reading matrix fragments from LDS tiles, chaining products, and results in the order of their rows: what attention
-// kernels need around Matrix<T>.
+// Reads matrix fragments from LDS tiles, chains products, and puts results in row order: what attention kernels need
+// around Matrix<T>.
 #pragma once
 
 #include <rocattn/matrix.h>
@@ -8,23 +8,23 @@ namespace rocattn {
 
 // ---- fragments -----------------------------------------------------------------------------------------------------
 
-// Products whose A and B a lane reads together from LDS, 16 bytes of each: two where a fragment has only 8 bytes.
-// Within such a group the depth is permuted, the same way for A and B: lane part l / 16 has 16 neighbouring bytes.
+// Number of products whose A and B a lane reads together from LDS, 16 bytes of each: two where a fragment has 8 bytes.
+// Within such a group the depth is permuted in the same way for A and B: lane part l / 16 has 16 adjacent bytes.
 template <typename M>
 constexpr u32 FRAGMENTS = sizeof(typename M::B) == 8 ? 2 : 1;
 
-// Depth covered by such a group; tiles are as deep as a multiple of it.
+// Depth of such a group; a tile's depth is a multiple of it.
 template <typename M>
 constexpr u32 GROUP_DEPTH = M::DEPTH * FRAGMENTS<M>;
 
 constexpr u32 round_up(u32 value, u32 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // ---- where a tile's elements lie in LDS ----------------------------------------------------------------------------
-// So that lanes that LDS serves together meet in no bank (docs/kernels.md, "LDS bank conflicts"). Which lanes those are
-// differs: RDNA is taken to serve consecutive ones, 8 for 16 bytes, so 16 bytes more for each row do. CDNA serves lanes
-// 0-3 with 20-23, 4-7 with 16-19 (and CDNA 4 twice as many). There two neighbouring chunks of a matrix of 16 bits
-// belong to one cycle, hence rows that take an odd multiple of 32 bytes; a transposed tile, whose writes that would not
-// do for, keeps rows of an odd multiple of 16 and has the two chunks change places in half of the rows.
+// The layout avoids bank conflicts between lanes that LDS serves together (docs/kernels.md, "LDS bank conflicts"). We
+// assume that RDNA serves consecutive lanes, 8 for 16-byte accesses, so 16 bytes of padding per row suffice. CDNA
+// serves lanes 0-3 with 20-23 and 4-7 with 16-19 (CDNA 4: twice as many). There, two adjacent chunks of a 16-bit matrix are
+// served in one cycle, so a row takes an odd multiple of 32 bytes. In a transposed tile, writes would then conflict:
+// its rows take an odd multiple of 16 bytes, and the two chunks swap places in half of the rows.
 
 template <typename Element>
 #if defined(__GFX9__)
@@ -34,9 +34,9 @@ constexpr bool SERVED_CROSSWISE = false;
 #endif
 
 template <typename Element>
-constexpr u32 CHUNK = VECTOR_BYTES / sizeof(Element);  // elements of 16 bytes
+constexpr u32 CHUNK = VECTOR_BYTES / sizeof(Element);  // elements in 16 bytes
 
-// LDS elements from row to row of a tile with `columns` (a multiple of 16).
+// The row stride, in LDS elements, of a tile with `columns` columns (a multiple of 16).
 template <typename Element>
 constexpr u32 row_stride(u32 columns) {
     if (!SERVED_CROSSWISE<Element>) return columns + CHUNK<Element>;
@@ -52,7 +52,7 @@ ROCATTN_INLINE u32 first_a_row() {
         return lane_id() % 16;
 }
 
-// What a lane reads at once, as the fragments of a group.
+// Splits what a lane reads at once into the fragments of a group.
 template <typename Both, typename Fragment, u32 N>
 ROCATTN_INLINE void split(Both both, Fragment (&fragments)[N]) {
     if constexpr (N == 2 && sizeof(both[0]) == 1) {
@@ -89,10 +89,10 @@ ROCATTN_INLINE void read_b(const typename M::Element* tile, u32 stride, typename
         b[0] = M::b_from_lds(tile, stride, where);
 }
 
-// A tile of ROWS keys and COLUMNS features from which A of a chained product is read, features by keys.
+// A tile of ROWS keys and COLUMNS features from which A of a chained product (features by keys) is read.
 //
-// Where LDS can transpose what it reads (CDNA 4, 16 bits), it lies there as in memory. Elsewhere features are LDS rows,
-// their keys in the order that `chain_group_row` says.
+// Where LDS reads can transpose (CDNA 4, 16 bits), the tile keeps its layout from memory. Elsewhere features are LDS
+// rows, with their keys in `chain_group_row` order.
 template <typename M, u32 ROWS, u32 COLUMNS>
 struct ChainedLayout {
     using Element = typename M::Element;
@@ -101,24 +101,24 @@ struct ChainedLayout {
 #else
     static constexpr bool TRANSPOSES_READS = false;
 #endif
-    // LDS elements from one row (key, or feature) to the next.
+    // The row stride, in LDS elements; a row is a key or a feature.
     static constexpr u32 STRIDE = TRANSPOSES_READS ? row_stride<Element>(COLUMNS) : ROWS + CHUNK<Element>;
-    // Elements between every 8 features and the next beside the stride: rows that are written together.
+    // Padding after every 8 features, in elements: rows that are written together.
     static constexpr u32 SKIP = SERVED_CROSSWISE<Element> ? 2 * CHUNK<Element> : CHUNK<Element>;
 
-    // Where a feature starts, and the LDS elements that so many features take (all of them, if not transposed).
+    // Where a feature starts; also the LDS elements that this many features take (all of them, if not transposed).
     static constexpr __device__ u32 at(u32 feature) {
         return TRANSPOSES_READS ? feature : feature * STRIDE + feature / 8 * SKIP;
     }
     static constexpr u32 ELEMENTS = TRANSPOSES_READS ? ROWS * STRIDE : COLUMNS * STRIDE + COLUMNS / 8 * SKIP;
 
-    // Of a transposed tile: a place within a feature's row.
+    // The place of a position within a feature's row, for a transposed tile.
     static ROCATTN_INLINE u32 place(u32 feature, u32 position) {
         return SERVED_CROSSWISE<Element> ? position ^ ((feature + 4) & CHUNK<Element>) : position;
     }
 
-    // A fragments of one group: 16 features, from key position `position` (a multiple of GROUP_DEPTH) on. `tile` points
-    // to the first of them.
+    // A fragments of one group: 16 features, starting at key position `position` (a multiple of GROUP_DEPTH). `tile`
+    // points to the first feature.
     static ROCATTN_INLINE void read(const Element* tile, u32 position, typename M::A (&a)[FRAGMENTS<M>],
                                     Where where = Where::here()) {
         if constexpr (TRANSPOSES_READS) {
@@ -139,11 +139,11 @@ struct ChainedLayout {
 
 // ---- the order of keys in a transposed tile ------------------------------------------------------------------------
 
-// Rows of C that become B fragments together.
+// Number of C rows that become B fragments together.
 template <typename M>
 constexpr u32 CHAIN_ROWS = FRAGMENTS<M> == 2 ? 32 : M::CHAIN;
 
-// Tile t of such a group to its part of the B fragments of the chained product.
+// Converts tile t of such a group to its part of the chained product's B fragments.
 template <typename M>
 ROCATTN_INLINE void chain_tile(typename M::C c, u32 t, typename M::B (&b)[CHAIN_ROWS<M> / M::DEPTH],
                                Where where = Where::here()) {
@@ -164,7 +164,7 @@ ROCATTN_INLINE void chain_tile(typename M::C c, u32 t, typename M::B (&b)[CHAIN_
     }
 }
 
-// The row of C (0 ... CHAIN_ROWS - 1) at a position of a transposed tile; positions 4 j ... 4 j + 3 are the rows
+// The row of C (0 ... CHAIN_ROWS - 1) at a position of a transposed tile; positions 4 j ... 4 j + 3 hold rows
 // chain_group_row(4 j) + CHAIN_STEP * (0 ... 3).
 template <typename M>
 ROCATTN_INLINE u32 chain_group_row(u32 position) {
@@ -184,7 +184,7 @@ constexpr u32 CHAIN_STEP = 1;
 
 // ---- results -------------------------------------------------------------------------------------------------------
 
-// Accumulators as (c_row, column): what works on single scores takes them so.
+// Accumulators as (c_row, column), for code that works on single scores.
 template <typename M>
 ROCATTN_INLINE typename M::C arranged(typename M::C c, [[maybe_unused]] Where where = Where::here()) {
     if constexpr (M::PAIRED)
@@ -193,7 +193,7 @@ ROCATTN_INLINE typename M::C arranged(typename M::C c, [[maybe_unused]] Where wh
         return c;
 }
 
-// Accumulators of which each has the value that its column's lanes hold.
+// Accumulators that each contain the value of their column's lanes.
 template <typename M>
 ROCATTN_INLINE typename M::C column_values(float value, [[maybe_unused]] Where where = Where::here()) {
     if constexpr (M::PAIRED)
@@ -202,9 +202,9 @@ ROCATTN_INLINE typename M::C column_values(float value, [[maybe_unused]] Where w
         return typename M::C(value);
 }
 
-// Accumulators with their registers in the order of the rows: register r becomes row C_ROWS * part + r of this lane's
-// column. On gfx11, where a lane has every other row, half of them come from the lane that has the others. `lane`: this
-// one's number.
+// Puts the accumulators' registers in row order: register r becomes row C_ROWS * part + r of this lane's column. On
+// gfx11, where a lane has every other row, half of them come from the lane with the remaining rows. `lane`: this lane's
+// number.
 template <typename M>
 ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] u32 lane = lane_id(),
                                              [[maybe_unused]] Where where = Where::here()) {
@@ -234,7 +234,7 @@ ROCATTN_INLINE typename M::C contiguous_rows(typename M::C c, [[maybe_unused]] u
     }
 }
 
-// The maximum (sum) over the lanes that have other rows of the same column of C. `lane`: this one's number.
+// The maximum (sum) over the lanes that hold the same column of C. `lane`: this lane's number.
 template <typename M>
 ROCATTN_INLINE float column_max(float value, [[maybe_unused]] u32 lane = lane_id(), Where where = Where::here()) {
     if constexpr (M::PAIRED) return __builtin_fmaxf(value, shuffle_xor(value, 2, where));

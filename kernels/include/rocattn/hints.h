@@ -1,14 +1,14 @@
-// Hints that make the compiler keep values in the registers and branches in the form that the attention kernels are
-// written for: empty assembly statements, no-ops on the stand-in GPU. Each one saves instructions or spills counted in
-// the code objects; tests/kernels/test_flash_code_objects.py holds the counts.
+// Hints that make the compiler keep the register allocation and the branches that the attention kernels are written
+// for: empty assembly statements, no-ops on the stand-in GPU. Each one saves instructions or spills counted in the code
+// objects; tests/kernels/test_flash_code_objects.py has the counts.
 #pragma once
 
 #include <rocattn/device.h>
 
 namespace rocattn {
 
-// A value that is the same in all lanes but that vector instructions compute (a division), in an SGPR from here on: the
-// compiler removes a plain uniform(), the value being uniform already, and goes on in VGPRs.
+// Moves a value that is uniform but computed by vector instructions (a division) to an SGPR from here on: the compiler
+// would remove a plain uniform(), as the value already is uniform, and continue in VGPRs.
 ROCATTN_INLINE u32 scalar(u32 value) {
 #ifdef __AMDGCN__
     asm("" : "+v"(value));
@@ -31,11 +31,11 @@ ROCATTN_INLINE void keep_branch() {
     asm volatile("" ::"i"(SIDE));
 }
 
-// Keeps loads before it from being issued after it and the other way round, where many at once would take registers.
+// Keeps loads from moving across it in either direction, where too many at once would take registers.
 ROCATTN_INLINE void keep_order() { asm volatile("" ::: "memory"); }
 
-// Has a value computed here rather than where it is used, which may be much later, its operands taking registers till
-// then.
+// Has a value computed here rather than where it is used, which may be much later: its operands would take registers
+// until then.
 template <typename V>
 ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #ifdef __AMDGCN__
@@ -43,7 +43,7 @@ ROCATTN_INLINE void settle([[maybe_unused]] V& value) {
 #endif
 }
 
-// The same for several at once: what is read from memory is waited for here, all of it by one wait.
+// The same for several values: all that come from memory are waited for here, by one wait.
 template <typename V>
 ROCATTN_INLINE void settle_together([[maybe_unused]] V& first, [[maybe_unused]] V& second, [[maybe_unused]] V& third,
                                     [[maybe_unused]] V& fourth) {
@@ -52,7 +52,7 @@ ROCATTN_INLINE void settle_together([[maybe_unused]] V& first, [[maybe_unused]] 
 #endif
 }
 
-// The same for a pointer to global memory, which stays known as one.
+// The same for a pointer to global memory, which keeps its address space.
 template <typename T>
 ROCATTN_INLINE void settle([[maybe_unused]] T*& pointer) {
 #ifdef __AMDGCN__
@@ -62,7 +62,7 @@ ROCATTN_INLINE void settle([[maybe_unused]] T*& pointer) {
 #endif
 }
 
-// Says that a value is not needed any more, although the program might read it: it takes no register until it is set.
+// Declares a value dead, although the program might read it: it takes no register until it is set again.
 template <typename V>
 ROCATTN_INLINE void forget([[maybe_unused]] V& value) {
 #ifdef __AMDGCN__
@@ -99,7 +99,7 @@ ROCATTN_INLINE void settle_scalar([[maybe_unused]] u32& value) {
 #endif
 }
 
-// `settle` where waves are short of registers: with matrix fragments of T on RDNA.
+// `settle` only where waves are short of registers: with matrix fragments of T on RDNA.
 template <typename T, typename V>
 ROCATTN_INLINE void settle_if_short([[maybe_unused]] V& value) {
 #if defined(__GFX11__) || defined(__GFX12__)
@@ -107,7 +107,7 @@ ROCATTN_INLINE void settle_if_short([[maybe_unused]] V& value) {
 #endif
 }
 
-// 0, which the compiler does not know: what is computed from it is computed here, not moved out of a loop.
+// 0, opaque to the compiler: what depends on it is computed here, not hoisted out of a loop.
 ROCATTN_INLINE u32 unknown_zero() {
     u32 zero = 0;
 #ifdef __AMDGCN__
@@ -116,7 +116,7 @@ ROCATTN_INLINE u32 unknown_zero() {
     return zero;
 }
 
-// This lane's number, computed from the thread's here: what follows from it takes no register till then.
+// This lane's number, computed from the thread's here: what depends on it takes no register before.
 template <typename T>
 ROCATTN_INLINE u32 lane_again() {
     u32 thread = thread_id();
@@ -124,7 +124,7 @@ ROCATTN_INLINE u32 lane_again() {
     return thread % WAVE;
 }
 
-// The same on CDNA, without the thread's number: not even that takes a register till then.
+// The same on CDNA, without the thread's number, so that not even that takes a register before.
 ROCATTN_INLINE u32 lane_late() {
 #if defined(__AMDGCN__) && defined(__GFX9__)
     return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, unknown_zero()));
@@ -142,11 +142,11 @@ ROCATTN_INLINE float constant_late(float value) {
 #endif
 }
 
-// Kinds of instructions, as the scheduler's masks; vector ones are transcendental, too.
+// Kinds of instructions, as scheduler masks; VECTOR includes transcendental ones.
 enum class Kind : u32 { VECTOR = 0x402, MATRIX = 0x8, GLOBAL_LOAD = 0x20, LDS_READ = 0x100, LDS_WRITE = 0x200 };
 
-// Has the scheduler put COUNT instructions of a kind, from before here, behind those of the calls before: a sequence of
-// calls at the end of a straight piece of code is the order in which it runs.
+// Has the scheduler put COUNT preceding instructions of a kind after those of the previous calls: a sequence of calls
+// at the end of a basic block gives the block's order.
 template <Kind KIND, u32 COUNT>
 ROCATTN_INLINE void schedule() {
 #ifdef __AMDGCN__
@@ -154,8 +154,8 @@ ROCATTN_INLINE void schedule() {
 #endif
 }
 
-// Lets this wave's instructions go before those of the SIMD's other waves (PRIORITY 1), or not (0); no instruction
-// passes it.
+// Gives this wave's instructions priority over those of the SIMD's other waves (PRIORITY 1), or not (0); no instruction
+// moves across it.
 template <u32 PRIORITY>
 ROCATTN_INLINE void set_priority() {
 #ifdef __AMDGCN__
@@ -165,8 +165,8 @@ ROCATTN_INLINE void set_priority() {
 #endif
 }
 
-// base + bytes, the base being the same in all lanes: one load with a scalar base and a 32-bit offset. Unless the
-// offset is opaque, its widening is moved out of loops, and each load takes two vector additions.
+// base + bytes, with a uniform base: one load with a scalar base and a 32-bit offset. Unless the offset is opaque, the
+// compiler hoists its widening out of loops, and each load takes two vector additions.
 template <typename T>
 ROCATTN_INLINE const T* lane_address(const T* base, u32 bytes) {
 #ifdef __AMDGCN__

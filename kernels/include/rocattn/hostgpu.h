@@ -1,4 +1,4 @@
-// device.h on the stand-in GPU (kernels/hostgpu): every access and collective is a call into it. Compiled as C++20 by
+// device.h on the stand-in GPU (kernels/hostgpu): every access and collective calls into it. Compiled as C++20 by
 // clang with -DROCATTN_HOSTGPU=<arch> and the target's own macros (rocattn/toolchain/hostgpu.py).
 #pragma once
 
@@ -7,7 +7,7 @@
 #define __device__  // __shared__ and __global__ stay undefined: ROCATTN_LDS and ROCATTN_KERNEL are what is checked
 #define ROCATTN_INLINE inline __attribute__((always_inline))
 
-// A variable that needs none of the pattern that the compiler puts into all others.
+// A variable that does not need the pattern with which the compiler fills all others.
 #define ROCATTN_SET_BY_CALL __attribute__((uninitialized))
 
 // The kernel's body becomes an ordinary function; rocattn_kernel_<name> tells the stand-in how to call it.
@@ -18,7 +18,7 @@
         ::rocattn::detail::Arguments<&rocattn_body_##name>::kernel(threads);                                       \
     static void rocattn_body_##name parameters
 
-// One allocation per declaration and block, whichever thread comes first.
+// One allocation per declaration and block, made by the first thread that arrives.
 #define ROCATTN_LDS(T, name, count)                                                                              \
     T* const name = static_cast<T*>(                                                                             \
         ::rocattn::detail::runtime->lds_declare(sizeof(T) * (count), #name, ::rocattn::Where::here()))
@@ -29,7 +29,7 @@
 #define ROCATTN_WAVE 32
 #endif
 
-// Conversions and operations of CPUs without the instruction; the compiler calls them by these names.
+// Conversions and operations for CPUs without the instruction; the compiler calls them by these names.
 #if defined(__x86_64__) && !defined(__F16C__)
 extern "C" __attribute__((visibility("hidden"), used)) inline float __extendhfsf2(_Float16 half) {
     const unsigned bits = __builtin_bit_cast(unsigned short, half);
@@ -47,7 +47,7 @@ extern "C" __attribute__((visibility("hidden"), used)) inline _Float16 __truncsf
         half = 0x7e00u | (bits >> 13 & 0x3ffu);
     } else if (size >= 65520.0f) {
         half = 0x7c00u;
-    } else if (size < 0x1p-14f) {  // the sum's unit is a subnormal half's: the addition rounds
+    } else if (size < 0x1p-14f) {  // the sum's ulp is a subnormal half's: the addition rounds
         half = __builtin_bit_cast(unsigned, size + 0.5f) - 0x3f000000u;
     } else {
         const unsigned normal = __builtin_bit_cast(unsigned, size) - (112u << 23);
@@ -57,7 +57,7 @@ extern "C" __attribute__((visibility("hidden"), used)) inline _Float16 __truncsf
 }
 #endif
 #if defined(__x86_64__) && !defined(__FMA__)
-// The product is exact in double; rounding the sum twice can differ from rounding once in ties alone.
+// The product is exact in double; rounding the sum twice can differ from rounding once only in ties.
 extern "C" __attribute__((visibility("hidden"), used)) inline float fmaf(float a, float b, float c) {
     return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c));
 }
@@ -169,7 +169,7 @@ ROCATTN_INLINE bool any_lane(bool condition, Where where = Where::here()) {
 }
 
 // ---- arithmetic ----------------------------------------------------------------------------------------------------
-// Rounded better than the GPU's instructions (about 1 ulp), with their treatment of numbers below 2^-126.
+// More accurate than the GPU's instructions (about 1 ulp), but with their treatment of numbers below 2^-126.
 
 inline float exp2_fast(float x) {
     if (!(x >= -126.0f)) return x == x ? 0.0f : x;

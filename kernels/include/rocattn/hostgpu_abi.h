@@ -1,11 +1,11 @@
-// What a kernel compiled for the stand-in GPU and the stand-in (kernels/hostgpu) agree on. Plain C++17, no headers.
+// The interface between the stand-in GPU (kernels/hostgpu) and kernels compiled for it. Plain C++17, no headers.
 #pragma once
 
 namespace rocattn::hostgpu {
 
-constexpr unsigned ABI = 3;  // changes with anything in this file
+constexpr unsigned ABI = 3;  // raise it with any change to this file
 
-// A place in a kernel's source. As a default argument `Where::here()` is the place of the call.
+// A location in a kernel's source. As a default argument, `Where::here()` is the location of the call.
 struct Where {
     const char* file;
     unsigned line;
@@ -14,7 +14,7 @@ struct Where {
     }
 };
 
-// What all lanes of a wave do together (BLOCK_BARRIER: all threads of the block).
+// Operations that all lanes of a wave execute together (BLOCK_BARRIER: all threads of the block).
 enum class Collective : unsigned {
     NONE,
     BLOCK_BARRIER,
@@ -52,8 +52,8 @@ struct Runtime {
     void (*write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_read)(void* to, const void* from, unsigned bytes, unsigned align, Where);
     void (*lds_write)(void* to, const void* from, unsigned bytes, unsigned align, Where);
-    void (*lds_read_transposed)(void* to, const void* from, Where);  // 8 bytes, of 4 elements
-    // `bytes`, 4 or 16, to `to` + bytes * lane, which are there when the thread has called loads_arrived.
+    void (*lds_read_transposed)(void* to, const void* from, Where);  // 8 bytes: 4 elements
+    // Loads `bytes` (4 or 16) to `to` + bytes * lane; they have arrived once the thread has called loads_arrived.
     void (*load_to_lds)(const void* from, void* to, unsigned bytes, unsigned align, Where);
     void (*loads_arrived)(Where);
     void* (*lds_declare)(unsigned long long bytes, const char* name, Where);
@@ -70,7 +70,7 @@ struct Parameter {
     unsigned size;
 };
 
-// What a module exports for a kernel, as rocattn_kernel_<name>.
+// A module's export for each kernel, as rocattn_kernel_<name>.
 struct Kernel {
     void (*run)(const void* arguments);
     unsigned threads;
@@ -79,7 +79,7 @@ struct Kernel {
     const Parameter* parameters;
 };
 
-// What a module exports once, as rocattn_hostgpu_module.
+// A module's own export, as rocattn_hostgpu_module.
 struct Module {
     unsigned abi;
     const char* arch;

@@ -1,12 +1,12 @@
 // The block-level matrix product of the standard path, shared by qk_matmul and pv_matmul: C^T[row][query], a 64x64 tile
-// a block, staged through LDS. Its rows are keys (of K) or features (of V), so that a lane's column is a query and its
-// registers are neighbouring elements of that query's row in memory: results are written in 16-byte pieces.
+// per block, staged through LDS. Its rows are keys (of K) or features (of V), so a lane's column is a query and its
+// registers are adjacent elements of that query's row in memory: results are stored 16 bytes at a time.
 //
-// C holds rows in an order of the instruction (matrix.h); the rows of A are put into LDS in the order that turns the
-// registers of a lane into a run of neighbours: row p of the tile stands at chain_row(p).
+// The instruction determines the row order of C (matrix.h); the rows of A are put into LDS in the order that makes the
+// registers of a lane adjacent rows: row p of the tile is at chain_row(p).
 //
-// A block has four waves in a square of 2x2, each with a tile of 32x32. While a wave multiplies one step of the depth,
-// the next is on its way from memory into registers.
+// A block has 2x2 waves, each with a 32x32 tile. While a wave multiplies one step of the depth, the loads of the next
+// step are in flight.
 #pragma once
 
 #include <rocattn/tile.h>
@@ -16,8 +16,8 @@ namespace rocattn {
 constexpr u32 MATMUL_TILE = 64;
 constexpr u32 MATMUL_THREADS = 4 * WAVE;
 
-// A matrix in global memory: rows of `columns` elements, row_stride elements apart, neighbours adjacent. What lies
-// outside of it reads as 0.
+// A matrix in global memory: rows of `columns` elements, row_stride elements apart, contiguous within a row.
+// Elements outside of it read as 0.
 template <typename T>
 struct GlobalMatrix {
     const T* data;
@@ -38,14 +38,14 @@ struct MatmulShape {
     static constexpr u32 STRIDE = STEP + PAD;                          // of a tile [64][STEP]
     static constexpr u32 UPRIGHT_STRIDE = MATMUL_TILE + PAD;           // of a tile [STEP][64]
     static constexpr bool MATRIX_UNITS = sizeof(Element) == 2;
-    static constexpr u32 TILES = 2;                                    // 16x16 tiles a wave, each way
+    static constexpr u32 TILES = 2;                                    // 16x16 tiles per wave in each dimension
     static constexpr u32 TILE_ELEMENTS = MATMUL_TILE * STRIDE;         // of A or B in LDS; [STEP][64] is smaller
-    static constexpr u32 RUN = M::CHAIN / (WAVE / 16);                 // neighbouring rows of C^T in a lane
+    static constexpr u32 RUN = M::CHAIN / (WAVE / 16);                 // adjacent rows of C^T in a lane
     static constexpr u32 GROUPS = TILES * 16 / M::CHAIN;               // such runs
 };
 
-// The matrix unit of CDNA 2 takes subnormal inputs for 0. Probabilities of many keys are subnormal f16 (at more than
-// 16384 keys all of them may be), so there they are multiplied by this on the way to LDS, and sums divided by it.
+// The matrix unit of CDNA 2 treats subnormal inputs as 0. With many keys, probabilities are subnormal f16 (above 16384
+// keys all of them may be), so there they are multiplied by this on the way to LDS, and the sums divided by it.
 template <typename T>
 constexpr float PROBABILITY_UNIT = 1.0f;
 #if defined(__gfx90a__)
@@ -53,7 +53,7 @@ template <>
 constexpr float PROBABILITY_UNIT<f16> = 4096.0f;
 #endif
 
-// Where row p of a tile of A stands in LDS.
+// The LDS position of row p of a tile of A.
 template <typename M>
 ROCATTN_INLINE u32 stored_row(u32 p) {
     return p / M::CHAIN * M::CHAIN + M::chain_row(p % M::CHAIN);
@@ -79,7 +79,7 @@ struct Staged {
 #pragma unroll
         for (u32 n = 0; n < COUNT; ++n) part[n] *= static_cast<typename RawOf<T>::type>(unit);
     }
-    // To [ROWS][stride]; PERMUTED: in the order of `stored_row`.
+    // Writes to [ROWS][stride]; PERMUTED: in `stored_row` order.
     template <bool PERMUTED>
     ROCATTN_INLINE void put_rows(typename Matrix<T>::Element* tile, u32 stride) const {
 #pragma unroll
@@ -91,8 +91,8 @@ struct Staged {
     }
 };
 
-// The same, transposed on the way: columns become rows, in the order of `stored_row`. A thread has VECTOR columns of
-// two neighbouring rows and writes pairs; 8 lanes with neighbouring pairs write 32 contiguous bytes.
+// The same, transposed on the way: columns become rows, in `stored_row` order. A thread has VECTOR columns of two
+// adjacent rows and writes pairs; 8 lanes with adjacent pairs write 32 contiguous bytes.
 template <typename T, u32 ROWS, u32 COLUMNS>
 struct StagedTransposed {
     static constexpr u32 VECTOR = MatmulShape<T>::VECTOR, PAIRS = ROWS / 2, LANES = 8;
@@ -129,7 +129,7 @@ struct StagedTransposed {
 
 }  // namespace detail
 
-// The accumulators of a wave and what they mean.
+// The accumulators of a wave, and their positions in C^T.
 template <typename T>
 struct MatmulTile {
     using Shape = detail::MatmulShape<T>;
@@ -137,7 +137,7 @@ struct MatmulTile {
     static constexpr u32 RUN = Shape::RUN, GROUPS = Shape::GROUPS, COLUMN_TILES = Shape::TILES;
     typename M::C c[Shape::TILES][Shape::TILES] = {};  // [row tile][column tile]
 
-    // Where this wave's tile begins in the block's.
+    // The start of this wave's tile within the block's.
     static ROCATTN_INLINE u32 wave_row() { return uniform(wave_id()) / 2 * (MATMUL_TILE / 2); }
     static ROCATTN_INLINE u32 wave_column() { return uniform(wave_id()) % 2 * (MATMUL_TILE / 2); }
     // The first of RUN rows that run `group` of this lane holds, and its column in column tile `t`.
@@ -148,8 +148,8 @@ struct MatmulTile {
         return c[group * (M::CHAIN / 16) + i / M::C_ROWS][t][i % M::C_ROWS];
     }
 
-    // One step of the depth. Floats are summed up by fours, then by steps: a single chain over thousands of keys would
-    // round worse than BLAS does.
+    // One step of the depth. Floats are summed in fours, then by step: a single chain over thousands of keys would have
+    // larger rounding errors than BLAS.
     template <typename LoadA>
     ROCATTN_INLINE void multiply(LoadA load_a, const typename M::Element* b_tile) {
         constexpr u32 TILES = Shape::TILES;
@@ -157,7 +157,7 @@ struct MatmulTile {
 #pragma unroll
         for (u32 i = 0; i < TILES * TILES; ++i)
             sum[i / TILES][i % TILES] = Shape::MATRIX_UNITS ? c[i / TILES][i % TILES] : typename M::C{};
-        // Not unrolled in full: the compiler would load all fragments of the step first, and need registers for them.
+        // Not fully unrolled: the compiler would load all fragments of the step first, and need registers for them.
 #pragma unroll Shape::MATRIX_UNITS ? 2 : 1
         for (u32 k = 0; k < Shape::STEP; k += M::DEPTH) {
             typename M::A a[TILES];
@@ -203,8 +203,8 @@ struct MatmulTile {
         arrange();
     }
 
-    // C^T = A^T B^T: A has the depth along its rows (V: a row a key), B along its columns (P). Matrix units take A
-    // transposed from LDS; the vector units, whose lanes own neighbouring rows of C^T, take it as it is.
+    // C^T = A^T B^T: A has the depth along its rows (V: one row per key), B along its columns (P). Matrix units take A
+    // transposed from LDS; vector units, whose lanes have adjacent rows of C^T, take it as it is.
     ROCATTN_INLINE void multiply_columns(const GlobalMatrix<T>& a, u32 a_column, const GlobalMatrix<T>& b, u32 b_row,
                                          typename M::Element* a_tile, typename M::Element* b_tile) {
         using StagedA =

@@ -9,11 +9,11 @@
 //   sm_80 on, 16-bit  2 x mma.m16n8k16       16     8, of two rows     see there
 //   all others, f32   v_fma                  4      see VectorMatrix   (16 / (WAVE / 16)) (l / 16) + r
 //
-// A is held by rows and B by columns: a lane holds neighbouring elements, along the depth, of row (column) l % 16. The
-// depth may be permuted as long as A and B agree, so memory is read in the order that is contiguous for a lane.
+// A is distributed by rows and B by columns: a lane has adjacent elements, along the depth, of row (column) l % 16. The
+// depth may be permuted as long as A and B agree, so a lane reads memory in contiguous order.
 //
 // Products chain without a trip through LDS: C^T of the first product (its columns: queries) becomes B of the second.
-// `chain` does that; the depth positions of the second product then stand for the rows of C in the order `chain_row`,
+// `chain` does that; the depth positions of the second product then correspond to the rows of C in `chain_row` order,
 // and its A must be laid out in LDS in that order.
 //
 // Layouts: AMD matrix instruction calculator; LLVM AMDGPU builtins.
@@ -24,26 +24,26 @@
 namespace rocattn {
 
 // Matrix<T> has
-//   Element               what LDS tiles hold (T, or float for VectorMatrix)
-//   DEPTH, C_ROWS         depth of one product; registers of C a lane
+//   Element               element type of LDS tiles (T, or float for VectorMatrix)
+//   DEPTH, C_ROWS         depth of one product; registers of C per lane
 //   A, B, C               fragments
 //   column(), part()      this lane's column of C; which of the WAVE / 16 parts of the rows it has
-//   of_column(value, c)   the value in the lane that has column c and the same rows; c is a constant
+//   of_column(value, c)   the value in the lane with column c and the same rows; c is a constant
 //   c_row(r)              the row of C that register r of this lane holds, once `arranged`
 //   row_step(r)           c_row(r) - c_row(0), a constant
 //   PAIRED                whether accumulators hold parts of two columns, and so must be `arranged`
 //   a_from_lds(tile, stride)    A from a row-major LDS tile: element (row, k) at tile[row * stride + k]
 //   b_from_lds(tile, stride)    B likewise: element (k, column) at tile[column * stride + k]
 //   multiply(a, b, c)     returns c + a * b
-//   CHAIN                 rows of C that make one group in `chain`: 16, or 32 where DEPTH is
+//   CHAIN                 rows of C that form one group in `chain`: 16, or 32 where DEPTH is 32
 //   chain(c, b)           CHAIN / 16 tiles of C -> CHAIN / DEPTH fragments of B, rounded to T
-//   chain_row(p)          the row (0 ... CHAIN - 1) that depth position p of the chained product stands for
+//   chain_row(p)          the row (0 ... CHAIN - 1) at depth position p of the chained product
 template <typename T>
 struct Matrix;
 
 namespace detail {
 
-// Which column of C a lane has, on all AMD GPUs.
+// The column of C that a lane has, on all AMD GPUs.
 struct LanePlace {
     static constexpr bool PAIRED = false;
     static ROCATTN_INLINE u32 column(u32 lane = lane_id()) { return lane % 16; }
@@ -53,7 +53,7 @@ struct LanePlace {
     }
 };
 
-// The upper 16 bits of two words as one word: v_perm_b32, which the compiler does not always find by itself.
+// The upper 16 bits of two words as one word: v_perm_b32, which the compiler does not always select by itself.
 ROCATTN_INLINE u32 high_halves(u32 first, u32 second) {
 #ifndef __AMDGCN__
     return first >> 16 | (second & 0xffff0000u);
@@ -62,8 +62,8 @@ ROCATTN_INLINE u32 high_halves(u32 first, u32 second) {
 #endif
 }
 
-// Two floats as 16-bit elements of a word, to nearest; bf16 ties go away from zero, which takes one instruction less
-// than to even and differs for one value in 65536. P of a softmax and gradients are no signalling NaNs.
+// Packs two floats, rounded to nearest, as 16-bit elements of a word; bf16 ties round away from zero, which takes one
+// instruction less than to even and differs for one value in 65536. A softmax's P and gradients are no signaling NaNs.
 template <typename T>
 ROCATTN_INLINE u32 narrow(float first, float second);
 template <>
@@ -80,7 +80,7 @@ ROCATTN_INLINE u32 narrow<bf16>(float first, float second) {
 #endif
 }
 
-// Fragments of contiguous elements: lane l reads WIDTH of them from row l % 16, its part of the depth being l / 16.
+// Fragments of contiguous elements: lane l reads WIDTH of them from row l % 16; its part of the depth is l / 16.
 template <typename T, u32 WIDTH, bool SPLIT>
 ROCATTN_INLINE Vector<T, WIDTH> contiguous_fragment(const T* tile, u32 stride, Where where) {
     const T* row = tile + lane_id() % 16 * stride + (SPLIT ? lane_id() / 16 * WIDTH : 0);
@@ -127,7 +127,7 @@ struct VectorMatrix : detail::LanePlace {
     }
     static ROCATTN_INLINE void chain(const C (&c)[1], B (&b)[4], Where where = Where::here()) {
 #pragma unroll
-        for (u32 row = 0; row < 16; ++row)  // from the lane that holds it
+        for (u32 row = 0; row < 16; ++row)  // from the lane that has it
             b[row / 4][row % 4] = shuffle(c[0][row % C_ROWS], row / C_ROWS * 16 + lane_id() % 16, where);
     }
     static ROCATTN_INLINE u32 chain_row(u32 position) { return position; }
@@ -142,7 +142,7 @@ template <typename T>
 struct Matrix : detail::LanePlace {
     using Element = T;
     static constexpr u32 DEPTH = 16, C_ROWS = 8, CHAIN = 16;
-    using A = Vector<T, 16>;  // lanes 16 ... 31 hold a copy of lanes 0 ... 15
+    using A = Vector<T, 16>;  // lanes 16 ... 31 copy lanes 0 ... 15
     using B = Vector<T, 16>;
     using C = Vector<float, 8>;
 
@@ -208,7 +208,7 @@ struct Matrix : detail::LanePlace {
         return mfma_16x16x16(a, b, c, where);
 #endif
     }
-    // A lane's rows of C are the depth positions of its B: only the conversion is left.
+    // A lane's rows of C are the depth positions of its B: only the conversion remains.
     static ROCATTN_INLINE void chain(const C (&c)[CHAIN / 16], B (&b)[1], Where = Where::here()) {
         Vector<u32, WIDTH / 2> words;
 #pragma unroll
@@ -216,7 +216,7 @@ struct Matrix : detail::LanePlace {
             words[i / 2] = detail::narrow<T>(c[i / C_ROWS][i % C_ROWS], c[i / C_ROWS][i % C_ROWS + 1]);
         b[0] = __builtin_bit_cast(B, words);
     }
-    // Lane part g holds positions WIDTH g ...: rows C_ROWS g ... of each tile, tile after tile.
+    // Lane part g has positions from WIDTH g on: rows from C_ROWS g on of each tile, tile after tile.
     static ROCATTN_INLINE u32 chain_row(u32 position) {
         return position % WIDTH / C_ROWS * 16 + position / WIDTH * C_ROWS + position % C_ROWS;
     }
@@ -225,10 +225,10 @@ struct Matrix : detail::LanePlace {
 #elif defined(__NVPTX__)
 
 // Two mma.m16n8k16, as C = B A: their M is our column, so that P becomes an operand where it is. Lane (g, t) = (l / 4,
-// l % 4) has accumulators of columns g and g + 8: c[0], c[1] of rows 2 t, 2 t + 1 of column g, c[2], c[3] the same of
-// g + 8, c[4] ... c[7] of 8 rows further down. `arranged` exchanges with lane l ^ 1, so that each has one column,
-// g + 8 (t % 2), and of it rows 4 (t / 2) ... and 8 + 4 (t / 2) ..., four each. Lane t takes the four of the depth from
-// 8 (t % 2) + 4 (t / 2) on of A and B.
+// l % 4) has accumulators of columns g and g + 8: c[0], c[1] of rows 2 t, 2 t + 1 of column g, c[2], c[3] the same for
+// g + 8, c[4] ... c[7] for 8 rows further down. `arranged` exchanges with lane l ^ 1, so that each lane has one column,
+// g + 8 (t % 2), with four rows from 4 (t / 2) on and four from 8 + 4 (t / 2) on. Of A and B, lane t takes the four
+// depth positions from 8 (t % 2) + 4 (t / 2) on.
 template <typename T>
 struct Matrix {
     using Element = T;
@@ -247,7 +247,7 @@ struct Matrix {
     static constexpr __device__ u32 row_step(u32 r) { return r + r / 4 * 4; }
     static ROCATTN_INLINE u32 c_row(u32 r, u32 lane = lane_id()) { return 4 * part(lane) + row_step(r); }
 
-    // `skip`: elements between rows 7 and 8 beside the stride.
+    // `skip`: elements between rows 7 and 8 in addition to the stride.
     static ROCATTN_INLINE A from_lds(const T* tile, u32 stride, u32 skip, Where where) {
         const T* row = tile + lane_id() / 4 * stride + lane_id() % 2 * 8 + lane_id() / 2 % 2 * 4;
         const auto low = lds_load<T, 4>(row, where), high = lds_load<T, 4>(row + 8 * stride + skip, where);

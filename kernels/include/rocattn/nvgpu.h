@@ -1,5 +1,5 @@
-// device.h on an NVIDIA GPU (sm_80 and later), compiled to PTX by the same clang: for checking and timing the portable
-// parts of the kernels on a card that is at hand. Never a stand-in for numbers of an AMD GPU.
+// device.h on an NVIDIA GPU (sm_80 and later), compiled to PTX by the same clang: to check and time the portable
+// parts of the kernels on an available card. Its numbers never stand in for those of an AMD GPU.
 //
 // A wave is a warp of 32 lanes, LDS is shared memory.
 #pragma once
@@ -38,7 +38,7 @@ ROCATTN_INLINE u32 thread_id() { return __nvvm_read_ptx_sreg_tid_x(); }
 ROCATTN_INLINE u32 block_x() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 ROCATTN_INLINE u32 block_y() { return __nvvm_read_ptx_sreg_ctaid_y(); }
 ROCATTN_INLINE u32 block_z() { return __nvvm_read_ptx_sreg_ctaid_z(); }
-ROCATTN_INLINE u32 uniform(u32 value) { return value; }  // the compiler finds uniform values by itself
+ROCATTN_INLINE u32 uniform(u32 value) { return value; }  // the compiler detects uniform values by itself
 
 // ---- synchronisation -----------------------------------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ ROCATTN_INLINE float reciprocal_fast(float x) { return __nvvm_rcp_approx_ftz_f(x
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 namespace detail {
-// Wide loads need their own alignment here (a trap otherwise), so an address without it is read element by element.
+// Wide loads must be naturally aligned here (they trap otherwise); unaligned addresses are read element by element.
 template <u32 BYTES>
 ROCATTN_INLINE bool aligned(const void* address) {
     return reinterpret_cast<u64>(address) % BYTES == 0;
@@ -119,7 +119,7 @@ namespace rocattn {
 
 // ---- matrix instructions -------------------------------------------------------------------------------------------
 
-// D = A B + C: A has 16 rows (registers in PTX's order), B 8 columns, the depth is 16.
+// D = A B + C: A has 16 rows (registers in PTX's order), B 8 columns, depth is 16.
 template <typename T>
 ROCATTN_INLINE Vector<float, 4> mma_16x8x16(Vector<u32, 4> a, u32 b0, u32 b1, Vector<float, 4> c) {
     float d0 = c[0], d1 = c[1], d2 = c[2], d3 = c[3];

@@ -1,4 +1,4 @@
-// Memory accesses that amdgpu.h and nvgpu.h have in common: single elements, and LDS.
+// Memory accesses shared by amdgpu.h and nvgpu.h: single elements, and LDS.
 #pragma once
 
 namespace rocattn {
@@ -13,7 +13,7 @@ ROCATTN_INLINE void store(T* address, T value, Where = Where::here()) {
     *address = value;
 }
 
-// N neighbouring elements of LDS; the address must be aligned to the vector, or to VECTOR_BYTES if that is larger.
+// N adjacent elements of LDS; the address must be aligned to the vector, or to VECTOR_BYTES if that is larger.
 template <typename T, u32 N>
 ROCATTN_INLINE Vector<T, N> lds_load(const T* address, Where = Where::here()) {
     constexpr u32 ALIGN = sizeof(T) * N < VECTOR_BYTES ? sizeof(T) * N : VECTOR_BYTES;

@@ -1,13 +1,13 @@
 // Tiles of a [rows, columns] matrix on their way from global memory through registers to LDS, and from there to matrix
 // fragments. Shared by the attention kernels.
 //
-// A tile is fetched in two steps, so that its loads are in flight while the tile before it is being used:
-// `fetch` issues them, `put` writes the registers to LDS. A RowTile lies in LDS as in memory; a TransposedTile has the
-// columns as LDS rows, with its rows (the depth of the next product) in the order in which Matrix::chain wants them.
-// Where in LDS an element lies, so that banks do not conflict, is fragments.h's to say.
+// A tile is fetched in two steps, so that its loads are in flight while the previous tile is in use: `fetch` issues
+// them, `put` writes the registers to LDS. A RowTile keeps its memory layout in LDS; a TransposedTile has the columns
+// as LDS rows, with its rows (the depth of the next product) in the order that Matrix::chain expects. fragments.h defines
+// the LDS layout, which avoids bank conflicts.
 //
-// Rows are addressed as base + 32-bit byte offset, the base being the same in all lanes (an SGPR pair, advanced by
-// scalar additions). So ROWS * |stride| * sizeof(T) must stay below 2^32; any sign of the stride will do.
+// Rows are addressed as base + 32-bit byte offset, with a base that is the same in all lanes (an SGPR pair, advanced by
+// scalar additions). So ROWS * |stride| * sizeof(T) must stay below 2^32; the stride may have either sign.
 #pragma once
 
 #include <rocattn/columns.h>
@@ -30,15 +30,15 @@ constexpr u32 power_of_two(u32 value) { return value <= 1 ? 1 : 2 * power_of_two
 constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
 constexpr u32 most(u32 a, u32 b) { return a > b ? a : b; }
 
-// Lanes that share a row of `chunks`, of THREADS threads that move `rows` rows: a divisor of the chunks if every thread
-// has as much to do then, else enough for the row, some of them idle.
+// Number of lanes that share a row of `chunks`, where `threads` threads move `rows` rows: a divisor of the chunks if
+// that gives all threads equal work, otherwise enough for the row, some of them idle.
 constexpr u32 lanes_a_row(u32 chunks, u32 rows, u32 threads) {
     const u32 divisor = chunks & (0 - chunks);
     const bool even = divisor <= threads && threads / divisor <= rows && rows % (threads / divisor) == 0;
     return even ? divisor : least(power_of_two(chunks), threads);
 }
 
-// On to the next rows of a tile, by one scalar addition: else the compiler keeps every multiple of the step in SGPRs.
+// Advances to a tile's next rows by one scalar addition: the compiler would keep all multiples of the step in SGPRs.
 template <typename T>
 ROCATTN_INLINE void advance(const T*& low, i64 elements) {
     low += elements;
@@ -53,10 +53,10 @@ struct Rows {
 
     ROCATTN_INLINE Rows from(u32 first) const { return {base + first * stride, stride}; }
     ROCATTN_INLINE Rows before(u32 count) const { return {base - count * stride, stride}; }
-    // -1 for descending rows, else 0. Arithmetic on it stays scalar; a 64-bit comparison would not.
+    // -1 for descending rows, otherwise 0. Arithmetic on it stays scalar; a 64-bit comparison would not.
     ROCATTN_INLINE i64 sign() const { return stride >> 63; }
 
-    // A row below COUNT as bytes from the lowest address of COUNT rows.
+    // The byte offset of a row below COUNT from the lowest address of COUNT rows.
     template <u32 COUNT>
     ROCATTN_INLINE u32 offset(u32 row) const {
         const u32 step = static_cast<u32>((stride ^ sign()) - sign()) * static_cast<u32>(sizeof(T));
@@ -69,16 +69,16 @@ struct Rows {
     }
 };
 
-// Infinities and NaNs among vectors of T, by words: exponents of all ones.
+// Infinities and NaNs in vectors of T, word by word: their exponents are all ones.
 template <typename T>
 struct NonFinite {
-    // The exponents of the elements of a word, one unit of each, and where adding it to an exponent of ones carries to.
+    // Masks of a word's exponents, of their lowest bits, and of where adding those to all-one exponents carries to.
     static constexpr u32 BYTES = sizeof(T);
     static constexpr u32 EXPONENT = BYTES == 4 ? 0x7f800000u : is_f16<T> ? 0x7c007c00u : 0x7f807f80u;
     static constexpr u32 EXPONENT_UNIT = BYTES == 4 ? 0x00800000u : is_f16<T> ? 0x04000400u : 0x00800080u;
     static constexpr u32 CARRY = BYTES == 4 ? 0x80000000u : BYTES == 2 ? 0x80008000u : 0x80808080u;
 
-    // Gathers in `found`, which begins as 0, whether there are some in a vector; in the end is_set says so.
+    // Accumulates in `found` (initially 0) whether a vector contains any; is_set evaluates it at the end.
     template <typename V>
     static ROCATTN_INLINE void find(const V& x, u32& found) {
         const auto words = __builtin_bit_cast(Words<V>, x);
@@ -86,7 +86,7 @@ struct NonFinite {
         for (u32 w = 0; w < sizeof(V) / 4; ++w) found |= carries(words[w]);
     }
     static ROCATTN_INLINE bool is_set(u32 found) { return (found & CARRY) != 0; }
-    // Makes them 0.
+    // Sets them to 0.
     template <typename V>
     static ROCATTN_INLINE void clear(V& x) {
         auto words = __builtin_bit_cast(Words<V>, x);
@@ -109,7 +109,7 @@ private:
     }
 };
 
-// The chunk at column `at` of a row's columns from `first` on, as the tiles' fetch loads it.
+// Loads the chunk at column `at` of a row's columns from `first` on, as the tiles' fetch does.
 template <typename T, u32 WIDTH, u32 STEP>
 ROCATTN_INLINE Vector<T, WIDTH> load_chunk(const T* row, u32 first, u32 at, u32 columns, Where where) {
     using P = Pieces<T, WIDTH, STEP>;
@@ -119,12 +119,12 @@ ROCATTN_INLINE Vector<T, WIDTH> load_chunk(const T* row, u32 first, u32 at, u32 
 }
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
-// THREADS threads move a tile of ROWS rows and COLUMNS columns of a matrix with `columns` of them, from column `first`
-// on (if it has several such tiles side by side). STEP divides `columns`; 0: all columns exist and none is ever
-// checked. fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows` on. A thread
-// without a chunk of its own reads another's, since a branch would cost a copy of every register that it skips.
+// THREADS threads move a tile of ROWS rows and COLUMNS columns of a matrix with `columns` columns, from column `first`
+// on (if it has several such tiles side by side). STEP divides `columns`; 0: all columns exist and none is checked.
+// fetch<true> takes a tile whose rows all exist; fetch<false> gives zeros for rows from `rows` on. A thread without a
+// chunk reads that of another, since a branch would cost a copy of every register that it skips.
 //
-// Elements are Stored in memory and in registers, and become T and then Element on their way to LDS.
+// Elements are Stored in memory and in registers; they are converted to T, then to Element, on their way to LDS.
 
 template <typename T, typename Element, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 struct RowTile {
@@ -156,7 +156,7 @@ struct RowTile {
         else
             locate(tile, first);
         u32 row_at = row;
-        if constexpr (!FULL && STEP == 0) settle(row_at);  // else all rows are kept in registers for the last tile
+        if constexpr (!FULL && STEP == 0) settle(row_at);  // or all rows stay in registers for the last tile
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d, advance(low, ROW_STEP * tile.stride))
 #pragma unroll
@@ -170,7 +170,7 @@ struct RowTile {
             }
     }
 
-    // As `fetch`, of rows that lie anywhere: row_at(n) is the address of this thread's row n, of OWN_ROWS, which is row
+    // As `fetch`, for rows at any addresses: row_at(n) is the address of this thread's row n, of OWN_ROWS, which is row
     // own_row(n) of the tile.
     static constexpr u32 OWN_ROWS = DOWN;
     ROCATTN_INLINE u32 own_row(u32 n) const { return (ALL_ROWS ? row : smaller(row, ROWS - 1)) + n * ROW_STEP; }
@@ -208,11 +208,11 @@ struct RowTile {
             for (u32 a = 0; a < ACROSS; ++a) NonFinite<Stored>::clear(x[d][a]);
     }
 
-    // `stride`: LDS elements from row to row.
+    // `stride`: LDS elements between rows.
     ROCATTN_INLINE void put(Element* tile, u32 stride, u32 first = 0, Where where = Where::here()) const {
         u32 column = this->column;
         if constexpr (!ALL_COLUMNS || STEP != 0)
-            settle(column);  // else what is compared with it is kept in scalar registers all the time
+            settle(column);  // or its comparands stay in scalar registers all the time
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d)
 #pragma unroll
@@ -227,7 +227,7 @@ struct RowTile {
     }
 
 private:
-    // Elements from the chunk's first on.
+    // Elements left from the chunk's first on.
     ROCATTN_INLINE u32 left(u32 first, u32 a) const {
         const u32 at = first + column + a * LANES * WIDTH;
         return columns > at ? columns - at : 0;
@@ -247,12 +247,12 @@ private:
 };
 
 // The same, transposed on the way into LDS: element (row, column) goes to ChainedLayout's at(column), and there to the
-// place of the row's position. A thread takes WIDTH columns of 4 rows, those of 4 neighbouring positions, and writes
-// WIDTH times 4 rows. Columns that do not exist hold copies of others: they become features that no one writes out.
+// place of the row's position. A thread takes WIDTH columns of 4 rows at 4 adjacent positions, and writes 4 rows WIDTH
+// times. Missing columns contain copies of others: they become features that are never stored.
 //
 // 16 consecutive lanes write 8 bytes each at a time (16-bit elements). All at one position would need 16 LDS rows in
-// different banks, and rows of 16-byte chunks have 8: so RUN lanes have neighbouring columns, the next RUN the next
-// position.
+// different banks, but with rows of 16-byte chunks there are 8: so RUN lanes have adjacent columns, and the next RUN
+// lanes the next position.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 struct TransposedTile {
     using Element = typename M::Element;
@@ -267,7 +267,7 @@ struct TransposedTile {
     static constexpr bool ALL_COLUMNS = CHUNKS % LANES == 0, ALL_ROWS = ROWS % ROW_STEP == 0;
     static_assert(ALL_ROWS || DOWN == 1, "a thread's rows exist in all rounds or in none");
     static_assert(STEP != ANY_COLUMNS, "columns exist in pieces");
-    // Not where columns are checked: registers that it takes would be spilled there.
+    // Not where columns are checked: its extra registers would spill there.
     static constexpr bool SPREADS = sizeof(Element) == 2 && STEP == 0;
     static constexpr u32 RUN = SPREADS ? least(LANES, SERVED_CROSSWISE<Element> && WIDTH == 8 ? 4 : 8) : LANES;
     static constexpr u32 POSITIONS = SPREADS ? least(16 / RUN, THREADS / LANES) : 1;  // of 16 lanes
@@ -282,14 +282,14 @@ struct TransposedTile {
         : TransposedTile(thread, columns) {
         locate(matrix, 0);
     }
-    // One that comes from a tile in LDS.
+    // A tile that comes from LDS.
     explicit ROCATTN_INLINE TransposedTile(u32 thread, u32 columns = COLUMNS)
         : position((thread / (POSITIONS * LANES) * POSITIONS + thread / RUN % POSITIONS) * 4),
           column((thread / (POSITIONS * RUN) % (LANES / RUN) * RUN + thread % RUN) * WIDTH),
           columns(columns) {}
 
-    // Takes it from LDS rows, `stride` elements apart. Where lanes of neighbouring positions would meet in the same
-    // banks, one of them takes its rows in another order.
+    // Reads it from LDS rows, `stride` elements apart. Where lanes of adjacent positions would have a bank conflict,
+    // one of them reads its rows in another order.
     ROCATTN_INLINE void take(const Element* rows, u32 stride, Where where = Where::here()) {
         constexpr u32 BANKS = 128;  // bytes
         const bool meet = POSITIONS > 1 && chain_group_row<M>(4) * stride * sizeof(Element) % BANKS == 0;
@@ -326,7 +326,7 @@ struct TransposedTile {
 #pragma unroll
         for (u32 d = 0; d < DOWN; ++d) {
             row_at[d] = FULL ? 0 : row(d);
-            if constexpr (!FULL) settle(row_at[d]);  // else all of them are kept in registers for the last tile
+            if constexpr (!FULL) settle(row_at[d]);  // or all of them stay in registers for the last tile
         }
 #pragma unroll
         for (u32 i = 0; i < 4; ++i, advance(low, CHAIN_STEP<M> * tile.stride))
@@ -341,7 +341,7 @@ struct TransposedTile {
                 }
     }
 
-    // As RowTile's.
+    // As in RowTile.
     static constexpr u32 OWN_ROWS = 4 * DOWN;
     ROCATTN_INLINE u32 own_row(u32 n) const { return row(n / 4) + n % 4 * CHAIN_STEP<M>; }
     template <bool FULL, typename RowAt>
@@ -382,7 +382,7 @@ struct TransposedTile {
                 for (u32 i = 0; i < 4; ++i) NonFinite<Stored>::clear(x[d][a][i]);
     }
 
-    // `before`: how many features of the layout come before the tile's; the order within a row depends on it.
+    // `before`: number of features in the layout before the tile's; the order within a row depends on it.
     ROCATTN_INLINE void put(Element* tile, [[maybe_unused]] u32 before = 0, Where where = Where::here()) const {
         u32 column = this->column;
         if constexpr (!ALL_COLUMNS) settle(column);
@@ -431,7 +431,7 @@ private:
     }
 };
 
-// The tile from which a chained product reads its A, and how it gets to LDS: a slice from column `first` on of a room
+// The tile from which a chained product reads its A, and its way to LDS: a slice, from column `first` on, of the space
 // for `Layout`.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, u32 THREADS, u32 STEP, typename Stored = T>
 using ChainedTile = typename detail::Select<ChainedLayout<M, ROWS, COLUMNS>::TRANSPOSES_READS,

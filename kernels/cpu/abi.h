@@ -11,37 +11,37 @@ enum Dtype : int32_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2, kBool = 3, kNo
 enum Status : int32_t { kOk = 0, kBadArguments = 1, kOutOfMemory = 2 };
 
 struct Args {
-  int64_t size;  // sizeof(Args): a stale library is found out before it reads anything
+  int64_t size;  // sizeof(Args): detects a stale library before it reads anything
   const void *q, *k, *v;
   void* o;     // forward: written; backward: read
-  float* lse;  // [B, H, Sq], a head's rows side by side; forward: written unless null; backward: read
+  float* lse;  // [B, H, Sq], a head's rows contiguous; forward: written unless null; backward: read
   const void* mask;
   const float* slopes;  // contiguous [B, H], or null
   const float* sinks;   // contiguous [H], or null
   const void* dout;
   void *dq, *dk, *dv;
-  const float* dlse;    // backward: the gradient of the LSE, where it lies likewise; or null
-  const uint32_t* dropout_key;  // two words (dropout.h); null: no dropout. No varlen call has it
+  const float* dlse;    // backward: the gradient of the LSE, with the same layout; or null
+  const uint32_t* dropout_key;  // two words (dropout.h); null: no dropout. Never set in varlen calls
   int64_t B, H, Hkv, Sq, Sk, D, Dv;
   int64_t qs[3], ks[3], vs[3], os[3];  // b, h, s
   int64_t dos[3], dqs[3], dks[3], dvs[3];
-  int64_t ms[4];         // mask: b, h, q, k; 0 where it is broadcast
-  int64_t ls;            // lse: from a head to the next
-  // A paged K and V: key j is row j % page_size of page table[j / page_size], of which ks[0] and vs[0] are the strides.
-  // page_size 0: there are no pages.
+  int64_t ms[4];         // mask: b, h, q, k; 0 for broadcast axes
+  int64_t ls;            // lse: from one head to the next
+  // Paged K and V: key j is row j % page_size of page table[j / page_size]; ks[0] and vs[0] are the page strides.
+  // page_size 0: no pages.
   const int32_t* table;
   int64_t page_size;
-  int64_t left, right;   // keys beside the diagonal i + Sk - Sq that row i sees; -1 is open; causal is right = 0
+  int64_t left, right;   // keys on each side of the diagonal i + Sk - Sq that row i sees; -1: all; causal: right = 0
   int32_t dtype;         // of q, k, v, o and gradients
   int32_t mask_dtype;    // kNone without a mask; kBool is 1 = may attend
-  int32_t threads;       // at most this many, the caller included
+  int32_t threads;       // at most this many, including the caller
   float scale, softcap;  // softcap 0 is off
   uint32_t drop_below;   // dropout: weights whose word is below it are 0
   float keep_factor;     // and the others are multiplied by this
 };
 
-// Sequences of lengths of their own, beside Args of all of them: B is their number, Sq and Sk are the rows of q and o
-// and of k and v (unused with pages). All arrays are contiguous.
+// Sequences of different lengths, passed along with Args for all of them: B is their number, Sq the rows of q and o, Sk
+// those of k and v (unused with pages). All arrays are contiguous.
 struct Sequences {
   int64_t size;             // sizeof(Sequences)
   const int32_t* cu_seqlens_q;  // [B + 1]: sequence b has rows cu_seqlens_q[b] ... cu_seqlens_q[b + 1] - 1 of q and o
@@ -59,17 +59,17 @@ extern "C" {
 RA_EXPORT int32_t rocattn_cpu_forward(const rocattn::Args* args);
 RA_EXPORT int32_t rocattn_cpu_forward_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
 RA_EXPORT int32_t rocattn_cpu_backward(const rocattn::Args* args);
-// Of packed sequences; rows of dk and dv that no sequence with queries has are left as they are.
+// For packed sequences; rows of dk and dv outside of every sequence with queries are left unchanged.
 RA_EXPORT int32_t rocattn_cpu_backward_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences);
-// Wakes up to threads - 1 sleeping workers, for a call that follows at once.
+// Wakes up to threads - 1 sleeping workers for a call that follows immediately.
 RA_EXPORT void rocattn_cpu_rouse(int32_t threads);
-// Calls run on the threads of an OpenMP runtime from now on, as many as it has: its GOMP_parallel, omp_get_max_threads.
+// Makes later calls run on an OpenMP runtime's threads, as many as it has: its GOMP_parallel, omp_get_max_threads.
 RA_EXPORT void rocattn_cpu_borrow(void (*parallel)(void (*)(void*), void*, unsigned, unsigned), int (*most)(void));
-// Bytes the call allocates at its peak beside inputs and outputs.
+// The call's peak allocation in bytes, without inputs and outputs.
 RA_EXPORT int64_t rocattn_cpu_workspace(const rocattn::Args* args, int32_t backward);
 RA_EXPORT int64_t rocattn_cpu_workspace_varlen(const rocattn::Args* args, const rocattn::Sequences* sequences,
                                                int32_t backward);
-// The most bytes that calls of this process had allocated at one time, since the last call of this with reset.
+// Peak bytes that this process's calls had allocated at one time since the last call of this with reset.
 RA_EXPORT int64_t rocattn_cpu_most_allocated(int32_t reset);
 // 1000 * float lanes, + 1 with products of bf16 pairs, + 2 with those of the matrix unit (AMX): what this library was
 // compiled for and the kernel allows.

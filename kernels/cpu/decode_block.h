@@ -4,12 +4,12 @@
 
 namespace rocattn {
 
-constexpr int DK = 64;  // keys a block
+constexpr int DK = 64;  // keys per block
 
-// A block of keys or values of one item: where it is, and which query rows of each head meet it.
+// A block of keys or values of one item: its location, and the query rows of each head that use it.
 struct Block {
   const char* at;
-  int64_t row, head;  // bytes from a key to the next, from a head to the next
+  int64_t row, head;  // bytes from one key to the next, from one head to the next
   int64_t keys, heads, rows;
 };
 
@@ -41,7 +41,7 @@ template <int Bytes, int Times> RA_INLINE void fetch(const char*& next) {
   next += Bytes;
 }
 
-// How a block of K and V is read: T::get_vector widens VL elements. Pairs keeps bf16 as it is: two elements a lane.
+// How a block of K and V is read: T::get_vector widens VL elements. Pairs keeps bf16: two elements per lane.
 #if defined(__AVX512BF16__)
 struct Pairs {
   static constexpr int bytes = 2;
@@ -129,8 +129,8 @@ RA_INLINE void score_tile(const float* q, int64_t q_row, int64_t q_head, const c
   }
 }
 
-// Scores of all rows of all heads of a block; the keys that a tile lacks repeat the last one. `other` is work to do
-// meanwhile, a part of it after each tile's keys.
+// Scores of all rows of all heads of a block; missing keys of a tile repeat the last one. `other` is work to
+// interleave, one part after each tile's keys.
 template <class T, int RM, int KR, int HT, bool Fetch, class Other>
 RA_NOINLINE void score_tiles(const Block& block, const float* q, int64_t ldq, int64_t width, float* s,
                              const char* next, Other& other) {
@@ -187,7 +187,7 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
 #pragma GCC unroll 4
     for (int64_t j = 0; j < n; j += 2, v += 2 * v_row) {
       if constexpr (Fetch && !kBetween) fetch<NC * VL * 4, kTimes[1]>(next);
-      const char* odd = j + 1 < n ? v + v_row : v;  // its weight is 0 where there is none
+      const char* odd = j + 1 < n ? v + v_row : v;  // if there is none, its weight is 0
       vf x[NC];
 #pragma GCC unroll 4
       for (int c = 0; c < NC; c += 2) {
@@ -224,7 +224,7 @@ RA_INLINE void value_columns(const float* w, const char* v, int64_t v_row, int64
     for (int c = 0; c < NC; c++) store(o + r * ldo + c * VL, acc[r][c]);
 }
 
-// All columns of RM rows.
+// The same for all columns of RM rows.
 template <class T, int RM, int N, bool Fetch>
 RA_INLINE void value_rows(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo,
                           const char*& next) {
@@ -268,7 +268,7 @@ RA_INLINE void value_block(const Block& z, const float* w, float* o, int64_t ldo
   else add(value_turns<T, group, turn, true>, value_turns<T, group, 0, false>);
 }
 
-// The same where a hidden key's V row is inf or NaN: a weight of 0 contributes nothing.
+// The same if a hidden key's V row is inf or NaN: a weight of 0 contributes nothing.
 template <class T>
 static void value_hidden(const float* w, const char* v, int64_t v_row, int64_t n, float* o, int64_t ldo, int64_t rows) {
   for (int64_t r = 0; r < rows; r++)

@@ -1,10 +1,10 @@
-// Dropout's mask (rocattn/dropout.py says which weights are kept): Philox 4x32-10, a counter a lane.
+// Dropout's mask (rocattn/dropout.py defines which weights are kept): Philox 4x32-10, one counter per lane.
 #pragma once
 #include "rows.h"
 
 namespace rocattn {
 
-constexpr int kWords = 4;  // of a counter: neighbouring keys of a row
+constexpr int kWords = 4;  // per counter: adjacent keys of a row
 
 // The high and the low halves of a * by.
 RA_INLINE void multiply_wide(vu a, uint32_t by, vu& high, vu& low) {
@@ -14,7 +14,7 @@ RA_INLINE void multiply_wide(vu a, uint32_t by, vu& high, vu& low) {
   low = (vu)((even & 0xffffffffu) | (odd << 32));
 }
 
-// The words of keys 4 group ... 4 group + 3 of a row, of the head numbered b * H + h.
+// The words of keys 4 group ... 4 group + 3 of a row of head b * H + h.
 RA_INLINE void draw(const uint32_t* key, vu group, vu row, vu head, vu (&words)[kWords]) {
   uint32_t k0 = key[0], k1 = key[1];
   vu c0 = group, c1 = row, c2 = head, c3{};
@@ -29,8 +29,8 @@ RA_INLINE void draw(const uint32_t* key, vu group, vu row, vu head, vu (&words)[
 
 RA_INLINE vf keep(const Args& a, vu words, vf x) { return select((vi)(words >= a.drop_below), x * a.keep_factor, vf{}); }
 
-// What the weights of a row's n keys from k0, a multiple of 4, on are multiplied by; `kept` has room for whole vectors
-// of counters.
+// The factors for the weights of a row's n keys from k0 (a multiple of 4) on; `kept` has space for whole vectors of
+// counters.
 RA_INLINE void kept_of_row(const Problem& p, const Row& row, int64_t b, int64_t k0, int64_t n, float* kept) {
   const Args& a = *p.a;
   for (int64_t j = 0; j < n; j += kWords * VL) {

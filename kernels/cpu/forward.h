@@ -1,17 +1,17 @@
 // Forward attention for many query rows: FlashAttention-2 with queries in the vector lanes.
 //
-// A panel is PW = 64 packed query rows (AVX-512; 16 on AVX2 and NEON), one a lane. Per tile of TK keys:
-//   S^T[key][query] = K Q^T     A = rows of K as the caller stores them, B = Q^T[d][query], packed once a panel
+// A panel is PW = 64 packed query rows (AVX-512; 16 on AVX2 and NEON), one per lane. Per tile of TK keys:
+//   S^T[key][query] = K Q^T     A = rows of K as the caller stores them, B = Q^T[d][query], packed once per panel
 //   P^T = exp2(c S^T - m)       max, exp2 and sum run along the registers: no horizontal step, no transposed K
 //   O^T[dv][query] += V^T P^T   A = columns of V as stored, B = P^T
-// so fp32 K and V are read in place, whatever their strides, but for rows that crowd L1 (plan()); only Q and the output
-// are transposed, once. 16-bit K and V are converted once a tile for all panels of an item: to fp32, or (bf16 with
+// so fp32 K and V are read in place, whatever their strides, except rows that thrash L1 (plan()); only Q and the output
+// are transposed, once. 16-bit K and V are converted once per tile for all panels of an item: to fp32, or (bf16 with
 // vdpbf16ps) to pairs along the summed axis.
 //
 // The running maximum m moves only when a tile exceeds it by more than 2^8 in the softmax (Dao and others,
 // FlashAttention-4): p stays below 256, sums stay exact to fp32, and most tiles need no rescaling pass. Tiles that
 // causal or window hide are not visited; only tiles on the band's edge compare positions. All state is per lane, so a
-// row's bits do not depend on which rows share its item, nor on threads.
+// row's bits do not depend on the other rows of its item, or on the number of threads.
 //
 // Cache: Q^T and O^T 32 KiB each at D = 128, S^T 16 KiB, K and V tile 32 KiB each. Measured on Zen 5, D = 128: see
 // docs.
@@ -22,7 +22,7 @@
 
 namespace rocattn {
 
-constexpr int TK = 64;           // keys a tile
+constexpr int TK = 64;           // keys per tile
 constexpr int kMinChunk = 16;    // keys on the diagonal: 32 take 2 % more time in causal calls (Zen 4)
 constexpr int kMaxPanels = 8;    // of one item
 constexpr int64_t kSplitKeys = 1024;
@@ -30,7 +30,7 @@ constexpr int64_t kSplitKeys = 1024;
 // columns that product is cheap, and too few rounded weights' errors meet in a row to be sure of averaging out.
 constexpr int64_t kRoundedWeights = 32;
 
-// The rows of one panel and their running state; arrays are one value a lane.
+// The rows of one panel and their running state; arrays have one value per lane.
 struct Panel {
   int64_t first, rows, vectors;       // packed rows [first, first + rows)
   int64_t first_head;                 // b * H + h of their KV head's first one
@@ -77,7 +77,7 @@ struct Panel {
   }
 };
 
-// Buffers of one thread beside its panels.
+// Buffers of one thread in addition to its panels.
 struct Buffers {
   float *S, *M, *staging, *K, *V;
   float *k_parts, *v_parts, *p_parts, *zeros;  // for the matrix unit; zeros: a row of V
@@ -95,7 +95,7 @@ struct Forward {
   bool far;                   // rows are fetched ahead
   bool cut;                   // pages cut tiles
   int64_t Dr, panels, panel_count, items, blocks, splits, split_keys;
-  int64_t shares = 1;         // threads that divide the vectors of a panel among them
+  int64_t shares = 1;         // threads that share the vectors of a panel
   int64_t scratch_bytes;
   char* scratch;
   float* partial;             // splits > 1: [head][panel][split][partial_floats()]
@@ -173,7 +173,7 @@ RA_INLINE vf above(const Panel& panel, int v, vf s, float c) {
   return fma(s, set1(c), -load(panel.m + v * VL)) - load(panel.low + v * VL);
 }
 
-// Whether some reference is so large that exponents need both of its parts.
+// Whether any reference is so large that exponents need both of its parts.
 template <int NC>
 static bool large_reference(const Panel& panel) {
   bool any = false;
@@ -209,7 +209,7 @@ static void raise_maximum(const Panel& panel, int64_t n, const float* S, float c
   }
 }
 
-// What stands between the products with a tile of keys and their maximum. Returns the factor that is left for exp2.
+// Runs the steps between a tile's products and their maximum. Returns the factor that remains for exp2.
 template <int NC>
 static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int64_t n, float* S, float* M) {
   if (p.general) change_scores<NC>(p, panel, k0, n, S, M);
@@ -217,7 +217,7 @@ static float finish_scores(const Problem& p, const Panel& panel, int64_t k0, int
   return p.finished;
 }
 
-// A score's exponent, of the reference negated.
+// A score's exponent, given the negated reference.
 template <bool LARGE>
 RA_INLINE vf exponent(vf s, float c, vf minus_m, vf low) {
   const vf x = fma(s, set1(c), minus_m);

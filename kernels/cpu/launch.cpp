@@ -1,4 +1,4 @@
-// Queues the kernels of a GPU's plan in one call from Python: rocattn/gpu/runtime.py packs what is read here.
+// Queues the kernels of a GPU's plan in one call from Python: rocattn/gpu/runtime.py packs the data read here.
 //
 // Nothing is written to what a plan owns, so threads share one: arguments are completed on the caller's stack. HIP's
 // functions come as addresses, of the library that hip-python opened.
@@ -49,8 +49,8 @@ int64_t failure(Step step, uint32_t kernel, int status) {
 
 }  // namespace
 
-// Returns 0; or HIP's status in the low 32 bits, above it the index of the kernel that it refused, above that the step.
-// This thread's current device is at the end what it was.
+// Returns 0; or HIP's status in the low 32 bits, above it the index of the rejected kernel, above that the step.
+// Restores this thread's current device.
 extern "C" RA_EXPORT int64_t rocattn_gpu_launch(const Call* call) {
   const Plan* plan = call->plan;
   const int device = (int)plan->device;

@@ -74,7 +74,7 @@ void unlock() {
   if (__atomic_exchange_n(&pool.lock, 0, __ATOMIC_SEQ_CST) == 2) wake(&pool.lock, 1);
 }
 
-// Rounding to nearest, with subnormals, whatever the thread that calls or works has set (a library that was linked with
+// Rounding to nearest, with subnormals, whatever mode the calling or working thread has set (a library linked with
 // -ffast-math, torch.set_flush_denormal): equal calls give equal bits.
 struct DefaultFloats {
 #if defined(__x86_64__)
@@ -104,12 +104,12 @@ void drain(const Job& job, int worker) {
   }
 }
 
-// Asked after the pool has noticed a fork.
+// Call it after the pool has checked for a fork.
 bool borrowed(int threads) {
   return get(&team.parallel) && team.pid == get(&pool.pid) && threads <= team.most();
 }
 
-// What each thread of the team does, in any order.
+// The function of each thread of the team; they run in any order.
 void team_main(void* entered) {
   const int id = add<int32_t>((int32_t*)entered, 1);
   if (id < pool.job.threads) drain(pool.job, id);
@@ -172,7 +172,7 @@ void run(int64_t items, int threads, Work work, void* ctx) {
   set<int64_t>(&pool.next, 0);
   if (borrowed(threads)) {
     int32_t entered = 0;
-    team.parallel(team_main, &entered, 0, 0);  // 0: all of them, for a team that changes its size starts threads anew
+    team.parallel(team_main, &entered, 0, 0);  // 0: all of them, since a team that changes its size restarts threads
     unlock();
     return;
   }

@@ -69,7 +69,7 @@ extern "C" double rocattn_cpu_probe_flops(int32_t kind, int64_t iterations, int3
 
 extern "C" float rocattn_cpu_probe_read(const float* data, int64_t count, int32_t threads) {
   float sums[64] = {};
-  // Four parts a thread, so that a small array is read by all of them; 4 MiB at most.
+  // Four parts per thread, at most 4 MiB each, so that all threads read a small array.
   const int64_t part = round_up(ceil_div(count, 4 * (int64_t)max2(threads, 1)), 8 * VL);
   Read r = {data, count, min2<int64_t>(1 << 20, max2<int64_t>(part, 8 * VL)), sums};
   run(ceil_div(count, r.part), threads, read_part, &r);
@@ -78,7 +78,7 @@ extern "C" float rocattn_cpu_probe_read(const float* data, int64_t count, int32_
   return total;
 }
 
-// Puts an array out of every cache; where code cannot do that, says so (0) and leaves it to reading something larger.
+// Evicts an array from every cache; returns 0 where code cannot do that: the caller then reads something larger.
 extern "C" int32_t rocattn_cpu_probe_flush(const void* data, int64_t bytes) {
 #if defined(__x86_64__)
   for (int64_t i = 0; i < bytes; i += 64) __builtin_ia32_clflush((const char*)data + i);

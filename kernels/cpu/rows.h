@@ -4,7 +4,7 @@
 
 namespace rocattn {
 
-// One packed query row: where it is, what it sees, its bias.
+// One packed query row: its location, visible keys and bias.
 struct Row {
   int64_t position, head, from, to;
   float slope;
@@ -26,7 +26,7 @@ RA_INLINE vi iota() {
 }
 
 // Products of one row with keys [k0, k0 + n) -> scores that p.finished turns into log2 units, in place; hidden and
-// missing ones become -inf. s has room for whole vectors. damp, unless null, gets the derivative of the softcap.
+// missing ones become -inf. s has space for whole vectors. damp, unless null, gets the derivative of the softcap.
 RA_INLINE void finish_row(const Problem& p, const Row& row, int64_t k0, int64_t n, float* s, float* damp) {
   const Args& a = *p.a;
   const vi from = vi{} + (int32_t)row.from, to = vi{} + (int32_t)min2(row.to, k0 + n);

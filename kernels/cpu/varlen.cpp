@@ -1,5 +1,5 @@
-// Attention of sequences of lengths of their own. Forward: the items of all of them as one list (see varlen.h).
-// Backward: a sequence that has work for all threads is a job of its own; of the others each is one item of one job.
+// Attention for sequences of different lengths. Forward: the items of all of them as one list (see varlen.h).
+// Backward: a sequence with enough work for all threads is a separate job; each of the others is one item of one job.
 #include "varlen.h"
 
 namespace rocattn {
@@ -11,12 +11,12 @@ struct Part {
   void* plan;
   Steps steps;
   bool decodes;
-  int64_t item, join;  // the first of its own in all items and all joins
+  int64_t item, join;  // its first ones among all items and all joins
 };
 
 struct Job {
   Part* parts;
-  int32_t* order;  // of the parts by the size of their items, the largest first: what starts late should not be long
+  int32_t* order;  // of parts by item size, largest first: late starters should be short
   int64_t count;
 
   const Part& part(int64_t place) const { return parts[order[place]]; }
@@ -64,7 +64,7 @@ Args alone(const Args& all, const Sequences& s, int64_t b) {
   return a;
 }
 
-// (Query, key) pairs that a sequence's items go through, and what its rows cost without any.
+// Number of (query, key) pairs that a sequence's items process, plus the cost of its rows without any.
 int64_t work_of(const Args& a) { return a.H * a.Sq * (a.Sk + 16); }
 
 // Sorts by descending size: a heap whose smallest is first.
@@ -85,7 +85,7 @@ void sort(int32_t* order, int64_t count, const int64_t* size) {
   }
 }
 
-// Memory of the plans, and what the job needs beside them.
+// Memory of the plans, and the job's other needs.
 struct Planned {
   char* memory;
   Job job;
@@ -113,7 +113,7 @@ bool make_plans(const Args& a, const Sequences& s, Planned& planned) {
     if (part.args.Sq == 0) continue;
     part.plan = plans + job.count * room;
     part.decodes = part.args.Sq * (a.H / a.Hkv) <= kDecodeRows;
-    // The threads that it would have if all were dealt out by work.
+    // The threads that it would get if all were assigned in proportion to work.
     const double share = (double)work_of(part.args) / total * a.threads;
     const int threads = (int)min2<int64_t>((int64_t)share + 1, a.threads);
     part.steps = (part.decodes ? plan_decode : plan_forward)(part.plan, &part.args, threads);

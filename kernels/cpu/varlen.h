@@ -1,17 +1,17 @@
-// Sequences of lengths of their own as one job (varlen.cpp): what it asks of forward.cpp, decode.cpp and backward.cpp.
+// Sequences of different lengths as one job: what varlen.cpp needs from forward.cpp, decode.cpp and backward.cpp.
 //
-// Each sequence is a problem of its own, with the plan that it would have alone: its results are those of a call for
-// it, bit for bit. What they share is the pool: the items of all of them are one list.
+// Each sequence is a separate problem, with the same plan as in a call of its own: the results are bitwise the same.
+// Sequences share only the pool: the items of all of them form one list.
 #pragma once
 #include "decode.h"
 #include "pool.h"
 
 namespace rocattn {
 
-// What a plan of forward.cpp or decode.cpp has to do; the context of both functions is the plan.
+// The work of a plan of forward.cpp or decode.cpp; the context of both functions is the plan.
 struct Steps {
   Work item, join;
-  int64_t items, joins;    // joins come when all items are done
+  int64_t items, joins;    // joins start when all items are done
   int64_t scratch_bytes;   // of a worker, during an item
   int64_t shared_bytes;    // from the first item to the last join
 };

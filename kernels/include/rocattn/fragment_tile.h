@@ -69,8 +69,8 @@ private:
 
 // A of V^T's products with P^T; its rows are features, in any order. Row i of the fragment for feature tile f is
 // feature WIDTH i + f, so 16 lanes load whole rows, WIDTH adjacent features each, of the keys that correspond to their
-// part of the depth. Fragments are then in the lanes that use them: one v_perm packs a pair of keys into a word, as on the way
-// to LDS.
+// part of the depth. Fragments are then in the lanes that use them: one v_perm packs a pair of keys into a word, as on
+// the way to LDS.
 template <typename T, typename M, u32 ROWS, u32 COLUMNS, typename Stored = T>
 struct ValueFragments {
     static constexpr u32 WIDTH = COLUMNS / 16, KEYS = sizeof(typename M::A) / sizeof(T);

@@ -23,7 +23,7 @@ constexpr u32 round_up(u32 value, u32 multiple) { return (value + multiple - 1) 
 // The layout avoids bank conflicts between lanes that LDS serves together (docs/kernels.md, "LDS bank conflicts"). We
 // assume that RDNA serves consecutive lanes, 8 for 16-byte accesses, so 16 bytes of padding per row suffice. CDNA
 // serves lanes 0-3 with 20-23 and 4-7 with 16-19 (CDNA 4: twice as many). There, two adjacent chunks of a 16-bit matrix
-// are served in one cycle, so a row takes an odd multiple of 32 bytes. In a transposed tile, writes would then conflict:
+// are served in one cycle, so a row takes an odd multiple of 32 bytes. In a transposed tile, writes would conflict:
 // its rows take an odd multiple of 16 bytes, and the two chunks swap places in half of the rows.
 
 template <typename Element>

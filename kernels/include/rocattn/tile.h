@@ -3,8 +3,8 @@
 //
 // A tile is fetched in two steps, so that its loads are in flight while the previous tile is in use: `fetch` issues
 // them, `put` writes the registers to LDS. A RowTile keeps its memory layout in LDS; a TransposedTile has the columns
-// as LDS rows, with its rows (the depth of the next product) in the order that Matrix::chain expects. fragments.h defines
-// the LDS layout, which avoids bank conflicts.
+// as LDS rows, with its rows (the depth of the next product) in the order that Matrix::chain expects. fragments.h
+// defines the LDS layout, which avoids bank conflicts.
 //
 // Rows are addressed as base + 32-bit byte offset, with a base that is the same in all lanes (an SGPR pair, advanced by
 // scalar additions). So ROWS * |stride| * sizeof(T) must stay below 2^32; the stride may have either sign.

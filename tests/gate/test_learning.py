@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.launch import Request
 from rocattn_profiling.cli import main
@@ -14,6 +15,8 @@ from rocattn_profiling.gate.formats import markdown, render, untrusted
 from rocattn_profiling.gate.model import KnownNoise, NoiseSource
 from rocattn_profiling.gate.options import Options
 from rocattn_profiling.gate.session.store import LaunchLine
+
+from ..screens import line
 
 LABEL = "bench_work.Exact.time_work(100)"
 QUICK = ("--quick", "--seed", "3", "--bench", "100")
@@ -49,10 +52,10 @@ def launches_of(record):
 def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     """A session of both sides; a run reads it and adds nothing, unless it is to learn: then base's launches alone."""
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3")[0] == 0
-    assert "the noise from earlier sessions is unknown: there is no record yet" in gate.err
     kept, path = record()
+    assert line(gate.err, "earlier") == f"the noise from earlier sessions is unknown: there is no record yet: {path}"
     assert launches_of(kept) == {LABEL: [8]}
-    assert "noise: learned from 1 benchmark: " in gate.err
+    assert line(gate.err, "learned") == f"noise: learned from 1 benchmark: {path}"
     assert varying.git("status", "--porcelain") == ""
     before = path.read_bytes()
 
@@ -60,7 +63,9 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     assert (status, found.noise) == (0, NoiseSource(path=str(path)))
     assert [(entry.noise.sessions, entry.noise.launches) for entry in found.entries] == [(1, 8)]
     assert all(entry.noise.value < 0.03 for entry in found.entries)
-    assert "known for 1 of 1 benchmarks, 1 session each" in Path("out/gate/comment.md").read_text()
+    assert line(Path("out/gate/comment.md").read_text(), "earlier") == snapshot(
+        "- noise of earlier sessions: known for 1 of 1 benchmarks, 1 session each (noise.json.rocattn)"
+    )
     assert path.read_bytes() == before
 
     assert gate("run", "--base", "HEAD", "--head", "HEAD", "--learn", *QUICK)[0] == 0
@@ -69,7 +74,7 @@ def test_a_selftest_teaches_the_runs_after_it(varying, gate):
     assert gate("selftest", *QUICK, "--rounds", "4", "--draws", "3", "--json")[0] == 0
     message = msgspec.json.decode(gate.out, type=selftest.Selftest)
     assert (message.noise.path, [s.sessions for s in message.benchmarks]) == (str(path), [2])
-    assert f"noise from earlier sessions was known for 1 of 1 benchmarks: {path}" in gate.err
+    assert line(gate.err, "earlier") == f"noise from earlier sessions was known for 1 of 1 benchmarks: {path}"
     assert launches_of(record()[0]) == {LABEL: [8, 5, 8]}
 
 
@@ -87,7 +92,7 @@ def test_a_resumed_run_knows_what_it_began_with(gate, unfinish):
         session.wall[:] = [value * (1 + place) for place, value in enumerate(session.wall)]
     path.write_bytes(msgspec.json.encode(noisy))
     _, resumed = gate(*run)
-    assert "resuming an interrupted run: 8 launches" in gate.err
+    assert line(gate.err, "resuming") == snapshot("resuming an interrupted run: 8 launches are there")
     assert (resumed.noise, resumed.entries[0].noise.sessions) == (whole.noise, 1)
     assert [(e.decision, e.noise) for e in resumed.entries] == [(e.decision, e.noise) for e in whole.entries]
     _, fresh = gate(*run[:-1])
@@ -103,8 +108,12 @@ def test_a_record_that_cannot_be_used_changes_nothing(varying, gate, monkeypatch
     run = ("run", "--base", "HEAD", "--head", "HEAD", *QUICK, "--noise", str(kept))
     status, found = gate(*run, "--learn")
     assert (status, found.noise.why_not) == (0, f"{kept} is not a noise record of rocattn gate")
-    assert "is not a noise record of rocattn gate" in Path("out/gate/comment.md").read_text()
-    assert "noise: nothing learned: kept.json is not a noise record" in gate.err
+    assert line(Path("out/gate/comment.md").read_text(), "earlier") == snapshot(
+        "- noise of earlier sessions: kept.json is not a noise record of rocattn gate"
+    )
+    assert line(gate.err, "learned") == snapshot(
+        "noise: nothing learned: kept.json is not a noise record of rocattn gate"
+    )
     assert kept.read_text() == "{"
 
     kept.unlink()
@@ -114,7 +123,9 @@ def test_a_record_that_cannot_be_used_changes_nothing(varying, gate, monkeypatch
     assert not Path("results").exists()
     _, found = gate(*run)
     # Quick launches are shorter than those that were learned from.
-    assert "known for 0 of 1 benchmarks" in Path("out/gate/comment.md").read_text()
+    assert line(Path("out/gate/comment.md").read_text(), "earlier") == snapshot(
+        "- noise of earlier sessions: known for 0 of 1 benchmarks (kept.json)"
+    )
     monkeypatch.setenv("ROCATTN_MACHINE", "elsewhere")
     status, found = gate(*run)
     assert (status, [entry.noise for entry in found.entries]) == (0, [None])
@@ -127,7 +138,9 @@ def test_a_record_that_cannot_be_used_changes_nothing(varying, gate, monkeypatch
 def test_what_contradicts_no_noise_is_refused(gate, extra):
     """A usage error before anything is built."""
     assert gate("run", "--no-noise", *extra)[0] == 4
-    assert "it goes with neither --noise nor --learn" in gate.err
+    assert gate.err == snapshot(
+        "rocattn gate: --no-noise leaves the record of noise alone: it goes with neither --noise nor --learn\n"
+    )
 
 
 def compared(tmp_path, base="3.13.1", head="3.13.9", name=""):
@@ -139,8 +152,9 @@ def compared(tmp_path, base="3.13.1", head="3.13.9", name=""):
 
 def test_two_versions_of_python_have_no_common_past(tmp_path):
     """Noise of one says nothing of the other; patch releases are alike."""
-    assert "different versions of Python" in compared(tmp_path, head="3.11.2").known([]).source.why_not
-    assert "no record yet" in compared(tmp_path).known([]).source.why_not
+    apart, alike = compared(tmp_path, head="3.11.2"), compared(tmp_path)
+    assert apart.known([]).source.why_not == snapshot("unknown: the sides run different versions of Python")
+    assert alike.known([]).source.why_not == f"there is no record yet: {alike.path}"
 
 
 def test_the_record_is_with_the_results_or_where_named(tmp_path, monkeypatch):
@@ -171,11 +185,11 @@ def test_how_much_was_known_is_one_line(entry):
     known = [KnownNoise(sessions=n, launches=5 * n, value=0.01) for n in (3, 8)]
     entries = [entry(f"b{n}", "pass", noise=noise) for n, noise in enumerate((*known, None))]
     entries += [entry("kernel", "pass", metric="audit", arch="gfx942"), entry("lost", "failed")]
-    line = render.known_beforehand(entries, NoiseSource(path="a/file"))
-    assert line == "noise of earlier sessions: known for 2 of 3 benchmarks, 3 to 8 sessions each (file)"
-    assert (
-        render.known_beforehand([], NoiseSource(path="f"))
-        == "noise of earlier sessions: known for 0 of 0 benchmarks (f)"
+    assert render.known_beforehand(entries, NoiseSource(path="a/file")) == snapshot(
+        "noise of earlier sessions: known for 2 of 3 benchmarks, 3 to 8 sessions each (file)"
+    )
+    assert render.known_beforehand([], NoiseSource(path="f")) == snapshot(
+        "noise of earlier sessions: known for 0 of 0 benchmarks (f)"
     )
 
 
@@ -184,12 +198,15 @@ def test_a_comment_takes_no_word_of_the_noise_source(result_of, entry, tmp_path)
     known = KnownNoise(sessions=3, launches=30, value=0.01)
     path = tmp_path / "verdict.json"
     for source, shown in (
-        (NoiseSource(path="@everyone <b>"), "known for 1 of 1 benchmarks, 3 sessions each"),
-        (NoiseSource(path="x", why_not="@everyone <b>"), "noise of earlier sessions: not known"),
+        (
+            NoiseSource(path="@everyone <b>"),
+            snapshot("- noise of earlier sessions: known for 1 of 1 benchmarks, 3 sessions each"),
+        ),
+        (NoiseSource(path="x", why_not="@everyone <b>"), snapshot("- noise of earlier sessions: not known")),
     ):
         verdict.write(result_of([entry("b", "pass", noise=known)], noise=source), path)
         text = markdown.comment(untrusted.read(path))
-        assert shown in text
+        assert line(text, "earlier") == shown
         assert "everyone" not in text
         assert "everyone" in markdown.comment(untrusted.read(path, explain=True))
     stored = json.loads(path.read_text())

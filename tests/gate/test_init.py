@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from inline_snapshot import snapshot
 
 from rocattn_profiling import cli
 from rocattn_profiling.gate import init, thresholds
@@ -182,7 +183,9 @@ def test_commands_are_written_where_the_gate_reads_them(repo, capsys):
     assert start(repo) == 0
     assert answer(capsys)["setup"]["kinds"] == ["file"]
     assert start(repo, "--command", "./d") == 4
-    assert f"{settings.FILE} already says what is measured" in capsys.readouterr().err
+    assert capsys.readouterr().err == snapshot(
+        "rocattn gate: .rocattn/gate.toml already says what is measured: add the command there\n"
+    )
 
 
 def test_linters_find_nothing_in_what_is_written(repo, tmp_path):

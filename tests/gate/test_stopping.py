@@ -11,12 +11,15 @@ import threading
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn.errors import RocattnError
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import verdict
 from rocattn_profiling.gate.run import alone
 from rocattn_profiling.gate.session.store import LaunchLine
+
+from ..screens import line
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +45,9 @@ def test_two_gates_do_not_share_a_folder(project, gate, capsys):
     with alone(out):
         (out / "verdict.json").write_text("the first's")
         assert gate() == 4
-        assert "another gate is running in out/gate: wait for it" in capsys.readouterr().err.splitlines()[-1]
+        assert capsys.readouterr().err == snapshot(
+            "rocattn gate: another gate is running in out/gate: wait for it, or name another folder with --out\n"
+        )
         assert (out / "verdict.json").read_text() == "the first's"
     assert gate("--bench", r"\(100\)") == 0
 
@@ -107,7 +112,7 @@ def test_a_stopped_run_goes_on_and_ends_as_an_uninterrupted_one(project, gate, c
         file.write(b'{"kind":"launch","label":"half a li')
     before = sum(b'"kind":"launch"' in line for line in path.read_bytes().splitlines()[:-1])  # others are of traces
     resumed_status = gate(out="out/stopped")
-    assert f"resuming an interrupted run: {before} launches" in capsys.readouterr().err
+    assert line(capsys.readouterr().err, "resuming") == f"resuming an interrupted run: {before} launches are there"
     assert not list((project.root / "out/stopped/work").iterdir())
     assert (resumed_status, gate()) == (1, 1)
     resumed, whole = (verdict_in(project.root / "out" / name) for name in ("stopped", "gate"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.gate import thresholds, waivers
 from rocattn_profiling.gate.model import EXACT, METRICS
@@ -220,7 +221,10 @@ def test_a_waiver_that_the_change_added_is_named(tmp_path, entry):
     head = write(tmp_path / "head", "\n\n" + GOOD)
     one, two = waivers.load(head, base=base).rows
     assert (one.added, two.added) == (False, True)
-    assert "added by this change" in two.text()
+    assert two.text() == snapshot(
+        "spills until the new layout (https://example.org/7, of any size, until 2026-11-20, added by this change, "
+        ".rocattn/waivers.toml:13)"
+    )
     raised = write(tmp_path / "raised", GOOD.replace("1.10", "1.20"))
     assert waivers.load(raised, base=base).rows[0].added
     # Base's file does not have to be good for head's to be read.

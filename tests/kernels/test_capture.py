@@ -296,7 +296,9 @@ capture: 1 kernel for gfx90a in tmp/out\
         3,
         [],
         snapshot(
-            "rocattn kernels: no Triton kernel was compiled for an AMD GPU of this machine (output: tmp/out/program.log): run the program with a Python that has Triton, not isolated (-I, -E, -S), on inputs that reach a kernel"
+            "rocattn kernels: no Triton kernel was compiled for an AMD GPU of this machine (output: "
+            "tmp/out/program.log): run the program with a Python that has Triton, not isolated (-I, -E, -S), on "
+            "inputs that reach a kernel"
         ),
     )
 

@@ -168,7 +168,9 @@ def test_a_regression_says_why_and_where(whole):
     assert line(text, "compare") == snapshot(
         '</div><div class="note says">because regression (5 rounds) waiver: a compare more (#41)</div></div>'
     )
-    assert '<span class="tag bad">problem</span> waivers.<wbr>toml:3: the waiver of x expired' in text
+    assert line(text.replace("<p ", "\n<p "), "problem</span>") == snapshot(
+        '<div class="panel"><span class="tag bad">problem</span> waivers.<wbr>toml:3: the waiver of x expired</div>'
+    )
     assert text.index("problem</span>") < text.index('<section class="panel')
 
 

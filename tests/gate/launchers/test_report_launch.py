@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -75,9 +76,11 @@ def test_a_programs_own_results_are_gated(program, offline, capsys):
 
 def test_a_build_that_fails_is_one_line(program, offline, capsys):
     """The compiler's error, not the command that failed after it."""
-    command = "echo 'a.c:3:5: error: unknown type name' >&2; echo 'make: *** [all] Error 1'; exit 2"
+    error = "a.c:3:5: error: unknown type name"
+    command = f"echo '{error}' >&2; echo 'make: *** [all] Error 1'; exit 2"
     assert gate(program, "--build", command, *WORDS[2:])[0] == 3
-    assert "a.c:3:5: error: unknown type name [log" in capsys.readouterr().err.splitlines()[-1]
+    said = re.sub(r"\(\w+\)|log: .*(?=/build)", "…", capsys.readouterr().err.splitlines()[-1])
+    assert said == f'rocattn gate: HEAD~1 …: --build "{command}" ended with status 2: {error} […/build.log]'
 
 
 def launcher(tmp_path, command, report, environment=None):

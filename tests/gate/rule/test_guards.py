@@ -38,8 +38,7 @@ def test_a_drift_from_one_side_to_the_other_is_no_regression(rounds):
     """Sides in sequence while the machine slows by 1 % a launch: none of 40 is called slower, and it is said why."""
     rng = np.random.default_rng(40)
     found = [decide(drifting(rng, rounds, 0.01)) for _ in range(40)]
-    assert "regression" not in {decision.verdict for decision in found}
-    assert all("all launches of one side ran before the other's" in decision.reason for decision in found)
+    assert {(each.verdict, each.undecided.code) for each in found} == {("inconclusive", "drift")}
 
 
 def test_a_drift_that_may_hide_a_change_is_no_pass():

@@ -153,9 +153,15 @@ def test_every_form_of_a_verdict_says_why(entry, result_of):
     result = result_of([entry("a", "inconclusive", decision=decision)])
     (case,) = [case for case in ET.fromstring(junit.to_xml(result)).iter("testcase") if case.get("name") == "a"]  # noqa: S314 - our own
     (part,) = gate_view.view(result).parts
-    for shown in (card.text(result), markdown.comment(result), case.find("skipped").get("message"), part.why):
-        assert "a pass needs more" in shown
-        assert "about 9 rounds would decide" in shown
+    shown = [card.text(result), markdown.comment(result), case.find("skipped").get("message"), part.why]
+    assert [line(each, "9 rounds") for each in shown] == snapshot(
+        [
+            "1 undecided: a pass needs more; about 9 rounds would decide",
+            "- **1 undecided:** a pass needs more; about 9 rounds would decide (<code>a</code>)",
+            "inconclusive: undecided: -1.0 %: a pass needs more; about 9 rounds would decide",
+            "a pass needs more; about 9 rounds would decide",
+        ]
+    )
     stored = json.loads(verdict.to_json(result))["entries"][0]["decision"]["undecided"]
     assert stored == {"code": "few_rounds", "text": reason.text, "remedy": reason.remedy}
 

@@ -3,6 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.gate.rule.constants import FULL_LOOKS, LISTED, QUICK_LOOKS
 from rocattn_profiling.gate.rule.launches import location
@@ -105,7 +106,11 @@ def test_noise_that_hides_the_answer_is_inconclusive(make_pair):
 def test_an_open_pair_says_what_a_verdict_would_take(make_pair):
     """The limit of its own p-value is named, and the rounds that would reach it are few."""
     found = decide_suite([make_pair(np.random.default_rng(1), 5, slowdown=0.05, noise=0.03)], Policy()).decisions[0]
-    assert "a regression needs p = 2.5 % (now 3.31 %)" in found.reason
+    assert found.reason == snapshot(
+        "undecided: +4.7 % in wall time (95 % interval +0.6 % to +8.3 %): a pass needs the probability of 5 % or "
+        "more to fall to 1.25 % (now 40.2 %); a regression needs p = 2.5 % (now 3.31 %); about 6 rounds would "
+        "decide, if the noise stays the same"
+    )
     assert found.rounds_needed == 6
 
 

@@ -4,12 +4,15 @@ import itertools
 
 import numpy as np
 import pytest
+from inline_snapshot import snapshot
 
 from rocattn_profiling.gate.formats import card, markdown
 from rocattn_profiling.gate.rule.interim import launch_noise
 from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.rule.suite import decide, decide_suite, decide_value
+
+from ...screens import line
 
 
 def pair_of(a, b, unit="misses", name="c"):
@@ -118,7 +121,7 @@ def test_the_verdict_says_it_without_a_ratio(entry, result_of):
     grown = entry("a", "regression", unit="things", base=0.0, head=5.0, decision=decide(pair_of([0] * 5, [5] * 5)))
     result = result_of([entry("b", "regression", 1.5), grown])
     assert result.sentence == "2 of 2 benchmarks are slower (cause not found)"
-    assert "0 things -> 5 things  ratio unknown" in card.text(result)
+    assert line(card.text(result), "unknown") == snapshot("a  0 things -> 5 things  ratio unknown")
     rows = [line for line in markdown.comment(result).splitlines() if line.startswith("| <code>")]
     assert rows[0].startswith("| <code>a</code> | **regression** | 0 things | 5 things | unknown |  |")
 

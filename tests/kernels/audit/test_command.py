@@ -458,7 +458,8 @@ def test_what_lies_beside_a_file_is_used(audit, code, monkeypatch, tmp_path):
     assert (out.splitlines()[0], out.splitlines()[-1]) == snapshot(
         (
             (
-                "no kernel got worse or better in what was compared; not compared: hot loop of 1 kernel (no llvm-objdump here; twice.s next to it is from another …)"
+                "no kernel got worse or better in what was compared; not compared: hot loop of 1 kernel (no "
+                "llvm-objdump here; twice.s next to it is from another …)"
             ),
             "  hot loop of 1 kernel: no llvm-objdump here; twice.s next to it is from another build",
         )
@@ -568,28 +569,32 @@ def test_a_file_is_compared_with_its_older_self(audit, code, tmp_path):
             ["text", "--against", "none.json"],
             4,
             snapshot(
-                "rocattn kernels: none.json does not exist: give an audit.json or files; only sources can be read from a revision"
+                "rocattn kernels: none.json does not exist: give an audit.json or files; only sources can be read "
+                "from a revision"
             ),
         ),
         (
             ["text", "--against", "text"],
             4,
             snapshot(
-                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` (JSON is malformed: invalid character (byte 4))"
+                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` "
+                "(JSON is malformed: invalid character (byte 4))"
             ),
         ),
         (
             ["--against", "text"],
             4,
             snapshot(
-                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` (JSON is malformed: invalid character (byte 4))"
+                "rocattn kernels: text is not an audit: give an audit.json written by `rocattn kernels audit --out` "
+                "(JSON is malformed: invalid character (byte 4))"
             ),
         ),
         (
             ["text", "--against", "HEAD"],
             4,
             snapshot(
-                "rocattn kernels: HEAD does not exist: give an audit.json or files; only sources can be read from a revision"
+                "rocattn kernels: HEAD does not exist: give an audit.json or files; only sources can be read from a "
+                "revision"
             ),
         ),
         (

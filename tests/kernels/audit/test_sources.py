@@ -115,7 +115,7 @@ def test_what_our_headers_lack_or_simplify_is_said(audit, tmp_path):
     (tmp_path / "scale.hip").write_text(LEAN.replace("expf(by)", "tanhf(by)"))
     status, _, err = audit("scale.hip", *options)
     assert status == 0
-    assert line(err, "simplified") == snapshot("scale.hip: simpler here than in ROCm's device library: tanhf")
+    assert line(err, "simplified") == snapshot("scale.hip: with simplified versions of ROCm's functions: tanhf")
     (tmp_path / "other.hip").write_text(PROGRAM)
     status, out, err = audit("scale.hip", *options, "--against", "other.hip")
     assert status in {1, 3}
@@ -124,7 +124,7 @@ def test_what_our_headers_lack_or_simplify_is_said(audit, tmp_path):
     )
     (tmp_path / "scale.hip").write_text(PROGRAM.replace("expf(by)", '(printf("%f", by), expf(by))'))
     assert line(audit("scale.hip", *options)[2], "library") == snapshot(
-        "scale.hip: simpler here than in ROCm's device library: printf"
+        "scale.hip: with simplified versions of ROCm's functions: printf"
     )
     (tmp_path / "scale.hip").write_text("#include <rocprim/rocprim.hpp>\n")
     status, _, err = audit("scale.hip", *options)

@@ -307,7 +307,8 @@ class TestHostileContainers:
         found = read_objects(host_object(tmp_path, fat + b"\0" * 64 + fat[:5000]), "app")
         assert [len(device.kernels) for device in found] == [3, 3, 0]
         assert found[-1].problems[0] == snapshot(
-            "the rest of the file is skipped: its bundle is truncated: hip-amdgcn-amd-amdhsa--gfx90a ends at byte 9680 of 5000"
+            "the rest of the file is skipped: its bundle is truncated: hip-amdgcn-amd-amdhsa--gfx90a ends at byte "
+            "9680 of 5000"
         )
 
 

@@ -252,6 +252,7 @@ def test_register_changes_without_occupancy_are_notes(tmp_path):
     kinds, text = changes(*(facts(tmp_path, one) for one in texts))
     assert kinds == [("note", "registers"), ("note", "LDS")]
     assert text == snapshot(
-        "k on gfx942: VGPRs 24 -> 96; whether this costs a wave is unknown / k on gfx942: LDS 512 -> 40000 bytes per block; whether this costs a block is unknown"
+        "k on gfx942: VGPRs 24 -> 96; whether this costs a wave is unknown / k on gfx942: LDS 512 -> 40000 bytes per "
+        "block; whether this costs a block is unknown"
     )
     assert text.endswith("LDS 512 -> 40000 bytes per block; whether this costs a block is unknown")

@@ -125,7 +125,8 @@ def test_statistics_alone_are_reported_as_such(tmp_path, capsys, write):
     assert first["share"] == pytest.approx(0.5, abs=1e-3)
     assert "6.00 µs" in err
     assert line(err, "statistics only") == snapshot(
-        "statistics only: without single launches, limits and the GPU's busy share are unknown (rocattn profile -- COMMAND)"
+        "statistics only: without single launches, limits and the GPU's busy share are unknown (rocattn profile -- "
+        "COMMAND)"
     )
     assert main(["report", str(path), "--json", "--kernel", "gem"]) == 0
     out, _ = capsys.readouterr()

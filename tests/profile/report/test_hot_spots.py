@@ -68,7 +68,8 @@ def test_waiting_for_a_saturated_limit_is_its_effect(tmp_path):
     assert finding.gain == pytest.approx(1 - kernel.bounds.nearest.pct / 100)
     assert finding.numbers["part"] == 1
     assert finding.sentence == snapshot(
-        "100 % of its samples wait for LDS or scalar memory at bmm.hip:40 (s_waitcnt lgkmcnt(0)): that is the effect of the LDS limit (LDS at least 79 %): rows padded to a multiple of the access size make it faster"
+        "100 % of its samples wait for LDS or scalar memory at bmm.hip:40 (s_waitcnt lgkmcnt(0)): that is the effect "
+        "of the LDS limit (LDS at least 79 %): rows padded to a multiple of the access size make it faster"
     )
     assert kernel.verdict.finding == "lds-bound"
 

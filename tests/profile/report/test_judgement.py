@@ -56,7 +56,8 @@ def test_a_memory_bound_copy_is_not_told_to_compute_less():
     (group,) = group_findings(profile_report.build(made_of(COPY)))
     assert group.gain == pytest.approx(0.004, abs=0.001), "of 4.18 TB/s, not 22 % of 5.32 TB/s"
     assert group.sentence == snapshot(
-        "memory bound at 78 % of 5.32 TB/s: 100 % of the 4.2 TB/s that copies reach on it; fewer bytes make it faster; fewer instructions do not"
+        "memory bound at 78 % of 5.32 TB/s: 100 % of the 4.2 TB/s that copies reach on it; fewer bytes make it "
+        "faster; fewer instructions do not"
     )
     assert group.gain_text == "at most 0.41 % of GPU time, more with fewer bytes"
     assert not group.is_small

@@ -210,7 +210,8 @@ static: registers, LDS and block size allow all 8 wave slots of a SIMD\
             36,
             "not_counted",
             snapshot(
-                "limit not known: memory (partly), vector units not counted; the nearest counted limit is memory at least 36 %"
+                "limit not known: memory (partly), vector units not counted; the nearest counted limit is memory at "
+                "least 36 %"
             ),
         ),
         (
@@ -218,7 +219,9 @@ static: registers, LDS and block size allow all 8 wave slots of a SIMD\
             77,
             "bound",
             snapshot(
-                "memory bound at 77 % of 0.26 TB/s or more: reads alone, from a FETCH_SIZE that counts up to half too little on this GPU (ROCm/rocm-systems issue 2352); fewer bytes make it faster; fewer instructions do not"
+                "memory bound at 77 % of 0.26 TB/s or more: reads alone, from a FETCH_SIZE that counts up to half "
+                "too little on this GPU (ROCm/rocm-systems issue 2352); fewer bytes make it faster; fewer "
+                "instructions do not"
             ),
         ),
     ],

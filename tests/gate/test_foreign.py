@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-from inline_snapshot import snapshot
 
 from rocattn_profiling.asv.store import AsvStore
 from rocattn_profiling.gate.options import Options
@@ -297,11 +296,7 @@ def test_python_chooses_the_interpreter_of_revisions(repo, offline, capsys):
     python = repo.root / "python"
     python.symlink_to(os.path.realpath("/usr/bin/env"))
     assert gate(repo.root, "--base", "HEAD", "--head", "HEAD", "--python", "no-such", "--suite", "b")[0] == 4
-    assert capsys.readouterr().err == snapshot("""\
-base 64a4e5a037 first
-head 64a4e5a037 first
-rocattn gate: --python no-such: is not a program; name an environment's Python, like .venv/bin/python
-""")
+    assert "--python no-such: is not a program" in capsys.readouterr().err.strip().splitlines()[-1]
     other = Recipe(python=("/other/python", "3.12.1"))
     with pytest.raises(BuildError, match="not those of --python"):
         environments.build(repo.root, revisions.resolve(repo.root, "HEAD"), other)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 
 from rocattn_profiling.cli import main
 from rocattn_profiling.gate import selftest
@@ -20,8 +19,6 @@ from rocattn_profiling.gate.rule.pairs import Pair, PairLaunch, Side
 from rocattn_profiling.gate.rule.policy import Policy
 from rocattn_profiling.gate.session.store import LaunchStore
 from rocattn_profiling.measure.machine import this_machine
-
-from ..screens import line, screen
 
 TWO_LOOKS = Policy(looks=(5, 10))
 
@@ -64,7 +61,7 @@ def test_the_table_shows_what_the_gate_finds(varying, run):
     assert (found.rounds, found.launches, found.wrong, found.false_alarm_rate, found.red_rate) == (6, 24, [], 0.0, 0.0)
     assert found.revision == varying.git("rev-parse", "HEAD")
     assert all(s.smallest_change[6] <= 0.1 for s in found.benchmarks)
-    assert line(err, "alarms") == snapshot()
+    assert "false alarms 0.00 % per benchmark, 0.0 % of runs red (4 draws)" in err
 
 
 @pytest.mark.slow
@@ -73,20 +70,9 @@ def test_exact_times_are_seen_through(project, run):
     status, out, err = run("--rounds", "3", "--draws", "3", "--json")
     assert status == 0
     assert json.loads(out)["exact"] == [f"bench_work.Exact.time_work({n})" for n in (100, 301)]
-    assert screen(err) == snapshot("""\
-base 61373f9418 first
-head 61373f9418 first
-building base: HEAD (61373f9418)
-building head: HEAD (61373f9418)
-both sides are built (0 s)
-2 benchmarks, about 5 to 14 s; none of them appears to call changed code
-relabelling the launches of 2 benchmarks
-noise: nothing learned: no benchmark has launches that differ
-the same in every launch, nothing to test: bench_work.Exact.time_work(100), bench_work.Exact.time_work(301)
-the noise from earlier sessions is unknown: there is no record yet: /tmp/pytest-of-root/pytest-388/test_exact_times_are_seen_thro0/repo/results/amd-epyc-2c-24g/noise.json.rocattn
-no benchmark showed any noise, so there are no rates to report
-selftest: out/selftest/selftest.json\
-""")  # noqa: E501
+    assert "nothing to test: bench_work.Exact.time_work(100)" in err
+    assert "no benchmark showed any noise, so there are no rates to report" in err
+    assert "more than" not in err
 
 
 @pytest.mark.slow
@@ -97,7 +83,7 @@ def test_an_interrupted_selftest_goes_on(varying, run, unfinish):
     lines = stored.read_text().splitlines()
     unfinish(stored, lines[:9], lines[9][:30])  # killed while it wrote the tenth line
     _, second, err = run("--rounds", "5", "--draws", "3", "--seed", "3", "--json")
-    assert line(err, "resuming") == snapshot("resuming an interrupted run: 8 launches are there")
+    assert "resuming an interrupted run: 8 launches are there" in err
     assert json.loads(first)["benchmarks"] == json.loads(second)["benchmarks"] != []
 
 
@@ -158,7 +144,8 @@ def test_a_pattern_without_matches_is_reported(project, run):
     """A typo in one --bench of two must not look like a benchmark that was measured."""
     status, _, err = run("--rounds", "3", "--draws", "3", "--bench", "100", "--bench", "z z")
     assert status == 0
-    assert line(err, "matches") == snapshot()
+    assert "--bench 'z z' matches no benchmark" in err
+    assert "--bench 100" not in err
 
 
 def test_identical_code_that_is_called_slower_is_reported(result, make_pair):

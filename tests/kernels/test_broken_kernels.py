@@ -33,7 +33,7 @@ STEP = """
 WHOLE = """
             k.template fetch<true>"""
 DONE = """
-            block_barrier();  // for all waves, and all are done with what `next` held before"""
+            block_barrier();  // for all waves, and all are done with the previous tile in `next`"""
 MOVE = """
             k_rows = k_rows.from(S::TILE_KEYS);
             v_rows = v_rows.from(S::TILE_KEYS);"""
@@ -123,7 +123,7 @@ MISTAKES = {
         "other[i] = lane_id() < 16 ? exchange_halves(mine[i], where) : mine[i];", "divergent shuffle",
     ),
     "no barrier in the backward pass": Mistake(
-        "include/rocattn/backward.h", "block_barrier();  // all waves are done with what LDS held before", "",
+        "include/rocattn/backward.h", "block_barrier();  // all waves are done with the previous content of LDS", "",
         "LDS race", path="backward",
     ),
     "no barrier between the phases": Mistake(

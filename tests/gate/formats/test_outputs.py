@@ -135,7 +135,7 @@ def test_sarif_points_at_the_line_that_did_it(rich):
     slow = found["flash f16 [audit, gfx942]"]  # and the benchmark that the same line slowed down
     assert slow["message"]["text"] == snapshot(
         "flash f16 [audit, gfx942]: regression, 0 registers -> 43 registers. 43 registers are spilled. machine code: "
-        "12 VGPRs spilled. The same holds for bench_a.Class.time_slow(1, 'cpu') 2 ms -> 2.62 ms, x1.310 [1.271, "
+        "12 VGPRs spilled. The same applies to bench_a.Class.time_slow(1, 'cpu') 2 ms -> 2.62 ms, x1.310 [1.271, "
         "1.349] after 5 rounds."
     )
     place = slow["locations"][0]["physicalLocation"]

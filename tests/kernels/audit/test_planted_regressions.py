@@ -93,7 +93,7 @@ def test_one_register_inside_a_granule_is_a_note(kernels, tree):
     plant(tree, SOURCE, BODY, f'    asm volatile("" ::: "v237");\n{BODY}', "HEAD_DIM == 128")
     worse, text = found(kernels, tree)
     assert worse == set()
-    assert text["registers", LARGE].endswith(" -> 238, with no wave lost or won (2 more before one is lost)")
+    assert text["registers", LARGE].endswith(" -> 238, with no wave lost or gained (2 more before one is lost)")
 
 
 def test_more_lds_is_found(kernels, tree):
@@ -106,7 +106,7 @@ def test_more_lds_is_found(kernels, tree):
     assert text["occupancy", LARGE].startswith(f"{LARGE} on gfx1100: 6 -> 4 of 16 waves per SIMD: LDS ")
     before, after = map(int, re.search("LDS ([0-9]+) -> ([0-9]+) bytes per block", text["occupancy", LARGE]).groups())
     assert after - before == 2 * 12000
-    assert text["LDS", CAUSAL].split(", ")[1].startswith("with no block lost or won (")
+    assert text["LDS", CAUSAL].split(", ")[1].startswith("with no block lost or gained (")
 
 
 def test_an_unrolled_loop_is_found(kernels, tree):
@@ -161,7 +161,7 @@ def test_lines_belong_to_the_finding_changed_ones_first(kernels):
     assert [re.search(r"(?<=\d: )1 barrier: block_barrier\(\);", line)[0] for line in barriers] == [
         "1 barrier: block_barrier();"
     ] * 2
-    assert all(re.search(r":\d+: (?:1 load|\d+ loads) of global memory", line) for line in loads)
+    assert all(re.search(r":\d+: (?:1 global load|\d+ global loads)", line) for line in loads)
     assert all(re.search(r":\d+: (?:1 LDS read|\d+ LDS reads)", line) for line in reads)
     assert all((cycles, loads, reads))
     assert again == cycles[:0]  # once for each kernel

@@ -78,7 +78,7 @@ class TestByHand:
         assert (cost.bound_cycles, cost.bound_by, cost.issue_bound_pct) == (128, "matrix", 100)
         assert cost.vector_flops == 64 * (12 * 2 + 2)
         assert cost.notes == snapshot(
-            ("matrix and vector instructions overlap only with two or more waves on a SIMD, or interleaved in one",)
+            ("matrix and vector instructions overlap only with two or more waves per SIMD, or interleaved in one",)
         )
 
     def test_too_many_vector_instructions_bound_mfma_loops(self):
@@ -211,8 +211,8 @@ class TestWhatIsNotKnown:
         """On GPUs that have two."""
         (function,) = parse_assembly("\t.type\tf,@function\nf:\n\tv_mov_b32 v0, 0\n\ts_setpc_b64 s[30:31]\n")
         assert " ".join(loop_cost(function, "gfx1100").notes) == snapshot(
-            "no loop: all of its code, run through once, is counted it calls or jumps to addresses in registers: "
-            "what runs there is not counted the text does not say the wave size: 64 is assumed"
+            "no loop: all of its code is counted once it calls or jumps to addresses in registers: code there is not "
+            "counted the text does not say the wave size: 64 is assumed"
         )
         assert "wave size" not in " ".join(loop_cost(function, "gfx942").notes)
 

@@ -67,9 +67,9 @@ def test_reads_of_an_mi350_come_from_its_own_counters_only():
 @pytest.mark.parametrize(
     ("arch", "f6f4", "flops", "source"),
     [
-        ("gfx950", 900, 910, snapshot("[rpc] 2.1 MFMA FLOPs, all floating types")),
+        ("gfx950", 900, 910, snapshot("[rpc] 2.1 MFMA FLOPs, all floating-point types")),
         ("gfx950", None, 10, snapshot("[rpc] 2.1 MFMA FLOPs, without F6 and F4, which were not counted")),
-        ("gfx942", 900, 10, snapshot("[rpc] 2.1 MFMA FLOPs, all floating types")),
+        ("gfx942", 900, 10, snapshot("[rpc] 2.1 MFMA FLOPs, all floating-point types")),
     ],
 )
 def test_products_of_six_and_four_bits_are_flops_of_an_mi350(arch, f6f4, flops, source):
@@ -344,7 +344,7 @@ def test_countable_flops_are_reported_as_not_counted():
             (
                 (
                     "profilers before February 2026 count 4 of this GPU's 8 L2 channels (ROCm/rocm-systems PR 3100): "
-                    "with one of those this is about half"
+                    "with one of those, this is about half"
                 ),
             ),
         ),

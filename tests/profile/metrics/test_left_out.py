@@ -157,10 +157,10 @@ def test_each_missing_metric_has_its_own_reason():
             snapshot(
                 [
                     (
-                        "pass pass_0: GRBM_GUI_ACTIVE: 0 in 1 of 1 launch, left out: on Radeon, pin the performance "
-                        "level (amd-smi set -g 0 -l stable_std), or counters stand still"
+                        "pass pass_0: GRBM_GUI_ACTIVE: 0 in 1 of 1 launch, left out: on Radeon, counters need a "
+                        "pinned performance level (amd-smi set -g 0 -l stable_std)"
                     ),
-                    "pass pass_1: left out where all counters read 0, as they stood still",
+                    "pass pass_1: left out where all counters read 0: nothing was counted",
                 ]
             ),
         ),
